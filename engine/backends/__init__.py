@@ -1,0 +1,1 @@
+"""Ways in to an engine: local (this process), remote (a fleet), mock (no model)."""

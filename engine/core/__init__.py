@@ -1,0 +1,1 @@
+"""Decides what runs: sequences, KV blocks, steps. Never imports torch."""

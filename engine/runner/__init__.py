@@ -1,0 +1,1 @@
+"""Computes what the core decided: models, KV cache, attention, sampling, weights."""
