@@ -1,0 +1,182 @@
+"""The seam between an engine and the stream: what one step of a backend produced.
+
+A stream is at most one `ready` chunk, then `text` or `tokens` chunks, then one `finish` chunk. An engine makes
+one `tokens` chunk a step and sequence, so chunks are small objects with slots, checked once when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from operator import index
+from typing import Literal, TypeVar
+
+_MAX_TOKEN_ID = 2**32 - 1
+_MAX_COUNT = 2**64 - 1
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+
+TokenLogprob = tuple[float, list[tuple[int, float]]]
+"""The log probability of one token, and the most likely alternatives as (token ID, log probability)."""
+
+
+class InferenceFinishReason(Enum):
+    """Why the backend stopped; the protocol's finish reason also depends on what was parsed."""
+
+    Stop = 0
+    Length = 1
+    ContentFilter = 2
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"InferenceFinishReason.{self.name}"
+
+
+class PromptUsage:
+    """Prompt-side token counts from the backend."""
+
+    __slots__ = ("_prompt_tokens", "_prompt_cache_hit_tokens")
+
+    def __init__(self, *, prompt_tokens: int = 0, prompt_cache_hit_tokens: int = 0) -> None:
+        self._prompt_tokens = _checked(prompt_tokens, _MAX_COUNT)
+        self._prompt_cache_hit_tokens = _checked(prompt_cache_hit_tokens, _MAX_COUNT)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, images at their real size."""
+        return self._prompt_tokens
+
+    @property
+    def prompt_cache_hit_tokens(self) -> int:
+        """How many of them came from the prefix cache."""
+        return self._prompt_cache_hit_tokens
+
+
+class InferenceChunk:
+    """One backend update, constructed with `ready`, `text`, `tokens`, or `finish`.
+
+    Properties that do not belong to the chunk's kind are `None`.
+    """
+
+    __slots__ = (
+        "kind",
+        "content",
+        "token_ids",
+        "logprobs",
+        "finish_reason",
+        "prompt_usage",
+        "token_count",
+        "system_fingerprint",
+    )
+
+    kind: Literal["ready", "text", "tokens", "finish"]
+    content: str | None
+    token_ids: list[int] | None
+    """The token IDs of a `tokens` chunk."""
+    logprobs: list[TokenLogprob] | None
+    """One entry a token ID of a `tokens` chunk, or `None` when they were not asked for."""
+    finish_reason: InferenceFinishReason | None
+    prompt_usage: PromptUsage | None
+    token_count: int | None
+    """The number of tokens this chunk's content accounts for; text chunks only."""
+    system_fingerprint: str | None
+
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'InferenceChunk' instances; use ready, text, tokens or finish")
+
+    @staticmethod
+    def ready(*, prompt_usage: PromptUsage | None = None, system_fingerprint: str | None = None) -> InferenceChunk:
+        """The prompt has been taken in. Counts only as the first chunk of a stream."""
+        if prompt_usage is not None and not isinstance(prompt_usage, PromptUsage):
+            raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
+        if system_fingerprint is not None:
+            _check_text(system_fingerprint, "system_fingerprint")
+        chunk = _blank("ready")
+        chunk.prompt_usage = prompt_usage
+        chunk.system_fingerprint = system_fingerprint
+        return chunk
+
+    @staticmethod
+    def text(content: str, token_count: int = 0) -> InferenceChunk:
+        """Construct a text chunk from `content` and the number of tokens it accounts for."""
+        _check_text(content, "content")
+        chunk = _blank("text")
+        chunk.content = content
+        chunk.token_count = _checked(token_count, _MAX_COUNT)
+        return chunk
+
+    @staticmethod
+    def tokens(
+        token_ids: Sequence[int],
+        logprobs: Sequence[tuple[float, Sequence[tuple[int, float]]]] | None = None,
+    ) -> InferenceChunk:
+        """Construct a chunk from the token IDs of one backend output.
+
+        `logprobs` holds one `(logprob, top_logprobs)` pair per token ID.
+        """
+        if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
+            raise TypeError(f"token_ids must be a sequence of integers, not {type(token_ids).__name__}")
+        chunk = _blank("tokens")
+        chunk.token_ids = [_checked(token_id, _MAX_TOKEN_ID) for token_id in token_ids]
+        if logprobs is not None:
+            chunk.logprobs = _checked_logprobs(logprobs)
+        return chunk
+
+    @staticmethod
+    def finish(finish_reason: InferenceFinishReason, *, prompt_usage: PromptUsage | None = None) -> InferenceChunk:
+        """The last chunk. `prompt_usage`, when known only now, replaces what `ready` said in the final usage."""
+        if not isinstance(finish_reason, InferenceFinishReason):
+            raise TypeError(f"finish_reason must be an InferenceFinishReason, not {type(finish_reason).__name__}")
+        if prompt_usage is not None and not isinstance(prompt_usage, PromptUsage):
+            raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
+        chunk = _blank("finish")
+        chunk.finish_reason = finish_reason
+        chunk.prompt_usage = prompt_usage
+        return chunk
+
+
+def _blank(kind: Literal["ready", "text", "tokens", "finish"]) -> InferenceChunk:
+    chunk = InferenceChunk.__new__(InferenceChunk)
+    chunk.kind = kind
+    chunk.content = chunk.token_ids = chunk.logprobs = chunk.finish_reason = None
+    chunk.prompt_usage = chunk.token_count = chunk.system_fingerprint = None
+    return chunk
+
+
+def _checked(value: int, largest: int) -> int:
+    """The integer `value`; TypeError for no integer, OverflowError outside `[0, largest]`."""
+    number = index(value)
+    if not 0 <= number <= largest:
+        raise OverflowError(f"{number} is outside [0, {largest}]")
+    return number
+
+
+def _check_text(value: str, name: str) -> None:
+    """TypeError for no str, UnicodeEncodeError for a lone surrogate."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value.isascii():
+        value.encode()
+
+
+def _checked_logprobs(logprobs: Sequence[tuple[float, Sequence[tuple[int, float]]]]) -> list[TokenLogprob]:
+    checked: list[TokenLogprob] = []
+    for pair in logprobs:
+        logprob, top = _pair(pair)
+        checked.append((float(logprob), [_checked_alternative(entry) for entry in top]))
+    return checked
+
+
+def _checked_alternative(entry: tuple[int, float]) -> tuple[int, float]:
+    token_id, logprob = _pair(entry)
+    return _checked(token_id, _MAX_TOKEN_ID), float(logprob)
+
+
+def _pair(value: tuple[_First, _Second]) -> tuple[_First, _Second]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"log probabilities must be tuples, not {type(value).__name__}")
+    if len(value) != 2:
+        raise ValueError(f"expected tuple of length 2, but got tuple of length {len(value)}")
+    return value

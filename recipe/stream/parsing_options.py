@@ -1,0 +1,141 @@
+"""How model output is to be parsed: what the conversion of a request tells the stream parser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from recipe.prompt import SpecialTokens
+
+
+class ThinkingInitialStage(Enum):
+    """The stage where parsing begins in thinking mode."""
+
+    ReasoningStart = 0
+    """Begin the reasoning of a new assistant turn, discarding leading newlines."""
+    ReasoningContinuation = 1
+    """Continue the reasoning of a prefix continuation, preserving leading newlines."""
+    ContentContinuation = 2
+    """Continue the answer of a prefix continuation whose reasoning has ended, preserving leading newlines."""
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"ThinkingInitialStage.{self.name}"
+
+    def starts_in_reasoning(self) -> bool:
+        """Return whether parsing begins in reasoning content."""
+        return self is not ThinkingInitialStage.ContentContinuation
+
+
+class ParsingOptions:
+    """Settings of the stream parser. Every property can be set; TypeError for a value of another type."""
+
+    __slots__ = (
+        "_parse_tool_calls",
+        "_starts_in_tool_calls",
+        "_parse_json_output",
+        "_thinking_initial_stage",
+        "_stop_sequences",
+        "_special_tokens",
+    )
+
+    def __init__(
+        self,
+        *,
+        parse_tool_calls: bool = True,
+        starts_in_tool_calls: bool = False,
+        parse_json_output: bool = False,
+        thinking_initial_stage: ThinkingInitialStage | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        special_tokens: SpecialTokens | None = None,
+    ) -> None:
+        self.parse_tool_calls = parse_tool_calls
+        self.starts_in_tool_calls = starts_in_tool_calls
+        self.parse_json_output = parse_json_output
+        self.thinking_initial_stage = thinking_initial_stage
+        self.stop_sequences = () if stop_sequences is None else stop_sequences
+        self.special_tokens = SpecialTokens() if special_tokens is None else special_tokens
+
+    @property
+    def parse_tool_calls(self) -> bool:
+        """Whether to parse model-specific tool-call markup."""
+        return self._parse_tool_calls
+
+    @parse_tool_calls.setter
+    def parse_tool_calls(self, value: bool) -> None:
+        self._parse_tool_calls = _checked_bool(value)
+
+    @property
+    def starts_in_tool_calls(self) -> bool:
+        """Whether parsing begins inside the tool-call block that the prompt opened.
+
+        Used for a required tool choice; takes precedence over `thinking_initial_stage`.
+        """
+        return self._starts_in_tool_calls
+
+    @starts_in_tool_calls.setter
+    def starts_in_tool_calls(self, value: bool) -> None:
+        self._starts_in_tool_calls = _checked_bool(value)
+
+    @property
+    def parse_json_output(self) -> bool:
+        """Whether to recognize fenced or bare JSON output and replace the text around it with spaces."""
+        return self._parse_json_output
+
+    @parse_json_output.setter
+    def parse_json_output(self, value: bool) -> None:
+        self._parse_json_output = _checked_bool(value)
+
+    @property
+    def thinking_initial_stage(self) -> ThinkingInitialStage | None:
+        """The stage where parsing begins in thinking mode; `None` means thinking mode is off.
+
+        A stage also makes the processor report reasoning tokens.
+        """
+        return self._thinking_initial_stage
+
+    @thinking_initial_stage.setter
+    def thinking_initial_stage(self, value: ThinkingInitialStage | None) -> None:
+        if value is not None and not isinstance(value, ThinkingInitialStage):
+            raise TypeError(f"expected a ThinkingInitialStage or None, not {type(value).__name__}")
+        self._thinking_initial_stage = value
+
+    @property
+    def stop_sequences(self) -> list[str]:
+        """A copy of the strings that end the output."""
+        return list(self._stop_sequences)
+
+    @stop_sequences.setter
+    def stop_sequences(self, value: Sequence[str]) -> None:
+        self._stop_sequences = _checked_stops(value)
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """The spellings of the markers."""
+        return self._special_tokens
+
+    @special_tokens.setter
+    def special_tokens(self, value: SpecialTokens) -> None:
+        if not isinstance(value, SpecialTokens):
+            raise TypeError(f"expected SpecialTokens, not {type(value).__name__}")
+        self._special_tokens = value
+
+
+def _checked_bool(value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected a bool, not {type(value).__name__}")
+    return value
+
+
+def _checked_stops(value: Sequence[str]) -> tuple[str, ...]:
+    """The strings; TypeError for other types, UnicodeEncodeError for a lone surrogate."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"stop_sequences must be a sequence of strings, not {type(value).__name__}")
+    for stop in value:
+        if not isinstance(stop, str):
+            raise TypeError(f"a stop sequence must be a str, not {type(stop).__name__}")
+        if not stop.isascii():
+            stop.encode()
+    return tuple(value)
