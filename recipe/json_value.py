@@ -1,0 +1,76 @@
+"""Python values as JSON values.
+
+`json_value` turns what a caller built in Python (dict, list, tuple, str, bool, int, float, None) into plain JSON data, or
+says what is not JSON about it. Values that a JSON parser produced need no such check and must not pay for one.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+JsonValue: TypeAlias = Any
+"""None, bool, int, float, str, list of them, or dict from str to them."""
+
+MAX_DEPTH = 128
+_INT_RANGE = range(-(2**63), 2**64)
+
+
+def json_value(value: object) -> JsonValue:
+    """Return `value` as new JSON data, tuples as lists and subclasses as their plain types.
+
+    Raises TypeError for a type that JSON lacks or a key that is no string, ValueError for NaN and infinities,
+    OverflowError for an integer outside i64 and u64, UnicodeEncodeError for a lone surrogate, RecursionError past 128
+    nested containers.
+    """
+    return _convert(value, MAX_DEPTH)
+
+
+def utf8_str(text: str) -> str:
+    """Return `text` as a plain str; a lone surrogate raises UnicodeEncodeError."""
+    if not text.isascii():
+        text.encode()
+    return text if type(text) is str else str.__str__(text)
+
+
+def _convert(value: object, depth_left: int) -> JsonValue:
+    if value is None or value is True or value is False:
+        return value
+    for kind, convert in _SCALARS:
+        if isinstance(value, kind):
+            return convert(value)
+    if isinstance(value, dict | list | tuple):
+        if depth_left == 0:
+            raise RecursionError(f"JSON input exceeds the maximum nesting depth of {MAX_DEPTH}")
+        return _container(value, depth_left - 1)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _container(value: dict[Any, Any] | list[Any] | tuple[Any, ...], depth_left: int) -> JsonValue:
+    if not isinstance(value, dict):
+        return [_convert(item, depth_left) for item in value]
+    return {_key(key): _convert(item, depth_left) for key, item in value.items()}
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError("JSON object keys must be str")
+    return utf8_str(key)
+
+
+def _integer(value: int) -> int:
+    if value not in _INT_RANGE:
+        raise OverflowError("integer is outside the JSON number range")
+    return int(value)
+
+
+def _float(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{_non_finite_name(value)} is not a finite JSON number")
+    return float(value)
+
+
+def _non_finite_name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+_SCALARS: tuple[tuple[type, Callable[[Any], JsonValue]], ...] = ((str, utf8_str), (int, _integer), (float, _float))
