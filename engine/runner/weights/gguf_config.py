@@ -1,0 +1,68 @@
+"""GGUF metadata in the vocabulary of a Hugging Face config.json.
+
+One table of keys serves every architecture; what a file leaves out takes the default that GGUF documents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.gguf_file import GgufFile
+
+ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
+"""`general.architecture` -> (name in `architectures`, `model_type`)."""
+
+_REQUIRED = {
+    "num_hidden_layers": "block_count",
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+
+
+def config_from_gguf(file: GgufFile) -> dict[str, Any]:
+    """The model's configuration; raises `ModelLoadError` for an unknown architecture or a missing value."""
+    name = file.metadata.get("general.architecture")
+    if name not in ARCHITECTURES:
+        raise ModelLoadError(
+            f"{file.path} holds a model of architecture {name!r}; supported in GGUF: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    if file.metadata.get("split.count", 1) > 1:
+        raise ModelLoadError(f"{file.path} is one part of a split model; merge the parts into one GGUF file first")
+    architecture, model_type = ARCHITECTURES[name]
+    fields = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
+    config = {ours: _required(fields, theirs, file) for ours, theirs in _REQUIRED.items()}
+    heads = config["num_attention_heads"]
+    return config | {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "num_key_value_heads": fields.get("attention.head_count_kv", heads),
+        "head_dim": fields.get("attention.key_length", config["hidden_size"] // heads),
+        "vocab_size": len(_required(fields, "tokenizer.ggml.tokens", file)),
+        "rope_theta": fields.get("rope.freq_base", 10000.0),
+        "rope_scaling": _rope_scaling(fields),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
+    }
+
+
+def _rope_scaling(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Llama 3 scaling is no metadata: such files store the factors of the frequencies as a tensor."""
+    kind = fields.get("rope.scaling.type", "none")
+    if kind == "none":
+        factor = fields.get("rope.scale_linear")
+        return None if factor is None else {"rope_type": "linear", "factor": factor}
+    return {"rope_type": kind, "factor": fields.get("rope.scaling.factor", 1.0)}
+
+
+def _required(fields: dict[str, Any], key: str, file: GgufFile) -> Any:
+    value = fields.get(key)
+    if value is None:
+        raise ModelLoadError(f"{file.path} lacks the metadata value {key}; convert the model again")
+    if isinstance(value, list) and key != "tokenizer.ggml.tokens":
+        raise ModelLoadError(f"{file.path}: {key} differs between layers, which is not supported")
+    return value
