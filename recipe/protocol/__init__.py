@@ -1,0 +1,1 @@
+"""The three wire protocols, and the rules that they share."""

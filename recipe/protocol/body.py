@@ -1,0 +1,128 @@
+"""Request bodies: bytes, text or a Python dict, decoded into the typed schema of a protocol.
+
+Bytes and text take the fast road: one typed msgspec pass. What that pass does not see of strict JSON is looked for with a
+few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold); only a body that shows one of
+them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the field by its
+path and quote no input.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from recipe.json_value import json_value
+
+RequestBody: TypeAlias = bytes | str | dict[str, Any]
+T = TypeVar("T")
+
+MAX_DEPTH = 127  # nested arrays and objects of a JSON text
+
+_DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b'[]{}"\\')
+_STRING = re.compile(rb'"[^"]*"')
+# A number whose exact JSON value differs from what a typed pass makes of it: -0, beyond 64 bits, beyond a double.
+_UNUSUAL_NUMBER = re.compile(rb"(?:^|[:\[,\s])(?:-0(?![.\deE])|-?\d{19,}|-?\d[\d.]*[eE]\+?\d{3})")
+_UNUSUAL_HINTS = (b"0" * 19, b"0e000", b"0E000", b"0e+000", b"0E+000")
+
+
+class BodyDecoder(Generic[T]):
+    """Decodes bodies into `schema`, a msgspec Struct.
+
+    Raises ValueError `invalid JSON request: ...` for what is no JSON, ValueError `invalid request body: ...` for JSON of
+    another shape, and, for Python objects that are no JSON, TypeError, ValueError, OverflowError or UnicodeEncodeError
+    (see `json_value`).
+    """
+
+    __slots__ = ("_decode", "_schema")
+
+    def __init__(self, schema: type[T]) -> None:
+        self._schema = schema
+        self._decode = msgspec.json.Decoder(schema).decode
+
+    def decode(self, body: RequestBody) -> T:
+        """The body as the schema; unknown fields are ignored, of duplicate keys the last counts."""
+        if isinstance(body, str):
+            return self._from_json(body.encode())
+        if isinstance(body, bytes):
+            return self._from_json(body)
+        return self._from_value(json_value(body))
+
+    def _from_json(self, text: bytes) -> T:
+        try:
+            decoded = self._decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return self._from_value(strict_json(text))
+        if _is_plain(text):
+            return decoded
+        return self._from_value(strict_json(text))
+
+    def _from_value(self, value: Any) -> T:
+        try:
+            return msgspec.convert(value, self._schema)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"invalid request body: {error}") from None
+
+
+def strict_json(text: bytes) -> Any:
+    """The JSON value of `text`, with integers beyond 64 bits as floats and -0 as -0.0; ValueError if it has none."""
+    try:
+        text.decode()
+        msgspec.json.decode(text)
+    except UnicodeDecodeError as error:
+        raise _not_json(f"invalid UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise _not_json("recursion limit exceeded") from None
+    except msgspec.DecodeError as error:
+        raise _not_json(str(error).removeprefix("JSON is malformed: ")) from None
+    if depth(text) > MAX_DEPTH:
+        raise _not_json("recursion limit exceeded")
+    return json.loads(text, parse_int=_integer, parse_float=_float)
+
+
+def depth(text: bytes) -> int:
+    """How deep the arrays and objects of a JSON text nest."""
+    brackets = text.translate(None, _NO_BRACKETS).replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = _STRING.sub(b"", brackets).translate(_BRACKETS, b"\\")
+    levels = 0
+    while brackets:  # each pass takes off the innermost level
+        brackets = brackets.replace(b"[]", b"")
+        levels += 1
+    return levels
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether a JSON text that decoded well is as strict JSON and as exact as the typed pass took it."""
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and depth(text) > MAX_DEPTH:
+        return False
+    digits = text.translate(_DIGITS)
+    suspicious = b"-0" in text or any(hint in digits for hint in _UNUSUAL_HINTS)
+    return not (suspicious and _UNUSUAL_NUMBER.search(text))
+
+
+def _integer(digits: str) -> int | float:
+    value = int(digits) if len(digits) < 40 else None
+    if value is None or not -(2**63) <= value < 2**64 or digits == "-0":
+        return _float(digits)
+    return value
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise _not_json("number out of range")
+    return value
+
+
+def _not_json(reason: str) -> ValueError:
+    return ValueError(f"invalid JSON request: {reason}")

@@ -1,0 +1,54 @@
+"""A request as one protocol wrote it: decoded, not yet converted. What the three protocols' request classes share."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from recipe.protocol.body import BodyDecoder, RequestBody
+from recipe.request import ConversationRequest, ConversionOptions
+
+
+class HasModel(Protocol):
+    """Any request schema."""
+
+    model: str
+
+
+B = TypeVar("B", bound=HasModel)
+
+
+class ProtocolRequest(Generic[B]):
+    """A decoded request, to be converted once: conversion, even a failing one, consumes it.
+
+    Subclasses set `decoder` and implement `_convert`. Construction raises what `BodyDecoder.decode` raises.
+    """
+
+    __slots__ = ("_body",)
+    decoder: ClassVar[BodyDecoder]  # type: ignore[type-arg]
+
+    def __init__(self, body: RequestBody) -> None:
+        self._body: B | None = self.decoder.decode(body)
+
+    @property
+    def model(self) -> str:
+        """The requested model name; read it before `convert`."""
+        return self._peek().model
+
+    def convert(self, options: ConversionOptions) -> ConversationRequest:
+        """The request as a conversation.
+
+        Raises ConversionError for a request that breaks a rule, RuntimeError when the request has been consumed.
+        """
+        if not isinstance(options, ConversionOptions):
+            raise TypeError(f"expected ConversionOptions, not {type(options).__name__}")
+        body = self._peek()
+        self._body = None
+        return self._convert(body, options)
+
+    def _convert(self, body: B, options: ConversionOptions) -> ConversationRequest:
+        raise TypeError(f"{type(self).__name__} is not a protocol")
+
+    def _peek(self) -> B:
+        if self._body is None:
+            raise RuntimeError("protocol request has been consumed")
+        return self._body
