@@ -1,0 +1,39 @@
+"""The one assembly line of a local engine, shared by the server and offline batches. Runs in the engine thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
+from engine.entrypoints.options import ServerOptions
+from engine.runner.weights.model_files import ModelFiles
+
+
+def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
+    """The engine's share of the program's options; raises `ConfigError`."""
+    return EngineConfig(
+        model=options.model or "",
+        revision=options.revision,
+        device=options.device,
+        dtype=options.dtype,
+        max_model_len=max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        kv_cache_mib=options.kv_cache_mib,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        enable_prefix_caching=options.prefix_cache,
+        num_threads=options.threads,
+        seed=options.seed,
+    )
+
+
+def make_core(files: ModelFiles, config: EngineConfig, say: Callable[[str], None]) -> EngineCore:
+    """Import torch, load the weights, and build the core on them. `say` gets one line a phase."""
+    started = time.perf_counter()
+    from engine.runner.model_runner import ModelRunner
+
+    say(f"imports: {time.perf_counter() - started:.2f} s")
+    runner = ModelRunner.load(files, config, say)
+    return EngineCore(config, runner, eos_token_ids=files.eos_token_ids)

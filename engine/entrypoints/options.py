@@ -1,0 +1,160 @@
+"""The program's options: one frozen dataclass, each field with its group, help and unit; argparse is built from it.
+
+A field `max_body_mib` is the flag `--max-body-mib` and the key `max_body_mib` of a `--config` TOML file; the command
+line wins over the file, the file over the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+import typing
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+GROUPS = ("model", "engine", "server", "requests", "limits", "security", "mock")
+
+
+class OptionError(ValueError):
+    """A wrong option or configuration file, in one line that says what to do."""
+
+
+def option(
+    default: Any, group: str, text: str, *, choices: Sequence[str] = (), metavar: str = "", shown: str = ""
+) -> Any:
+    """A field with what argparse needs; `shown` replaces the default in the help."""
+    metadata = {"group": group, "text": text, "choices": choices, "metavar": metavar, "shown": shown}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What the program was asked to do. Sizes are MiB, times seconds; 0 means no limit where nothing else is said."""
+
+    model: str | None = option(
+        None,
+        "model",
+        "GGUF file, Hugging Face directory, or hub name",
+        metavar="PATH|NAME",
+        shown="the embedded SmolLM2-135M",
+    )
+    revision: str | None = option(None, "model", "revision of a hub name", shown="main")
+    served_model_name: list[str] = option([], "model", "name clients use; may be repeated", shown="the model's own")
+    chat_template: str | None = option(
+        None, "model", "Jinja chat template to use instead of the model's", metavar="FILE"
+    )
+    encoding: str = option(
+        "auto", "model", "prompt format", choices=("auto", "deepseek-v4", "deepseek-v4.1", "chat-template")
+    )
+    device: str = option("auto", "engine", "where to compute", choices=("auto", "cpu", "cuda"))
+    dtype: str = option(
+        "auto", "engine", "number format of weights and KV", choices=("auto", "bfloat16", "float16", "float32")
+    )
+    max_model_len: int | None = option(
+        None, "engine", "longest sequence in tokens", shown="the model's, as memory allows"
+    )
+    max_num_seqs: int = option(64, "engine", "sequences in one step")
+    max_num_batched_tokens: int = option(1024, "engine", "tokens computed in one step")
+    kv_cache_mib: int | None = option(
+        None, "engine", "memory for the KV cache in MiB", shown="from the device's memory"
+    )
+    gpu_memory_utilization: float = option(0.9, "engine", "share of GPU memory to use, with --device cuda")
+    threads: int | None = option(None, "engine", "CPU threads of a step", shown="physical cores")
+    prefix_cache: bool = option(True, "engine", "reuse the KV of shared prompt beginnings")
+    seed: int | None = option(None, "engine", "seed of requests that give none", shown="a fresh one each")
+    warmup: str = option("fast", "engine", "what to run before the first request", choices=("none", "fast", "full"))
+    host: str = option("127.0.0.1", "server", "address to listen on")
+    port: int = option(7777, "server", "port to listen on")
+    uds: str | None = option(None, "server", "Unix socket to listen on instead", metavar="PATH")
+    workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
+    backend: str = option("local", "server", "what computes tokens", choices=("local", "mock"))
+    log_level: str = option("info", "server", "least level logged", choices=("debug", "info", "warning", "error"))
+    config: str | None = option(None, "server", "TOML file with any of these options", metavar="FILE")
+    default_thinking: bool = option(True, "requests", "thinking mode where a request does not say")
+    max_body_mib: int = option(96, "limits", "largest request body in MiB")
+    prepare_timeout_s: float = option(30.0, "limits", "longest preparation of a request")
+    body_timeout_s: float = option(60.0, "limits", "longest time for a body to arrive")
+    request_timeout_s: float = option(0.0, "limits", "longest time for a whole request")
+    mock_tokens: int = option(64, "mock", "tokens in every answer")
+    mock_rate: float = option(0.0, "mock", "tokens a second of one stream", shown="as fast as possible")
+    mock_script: str | None = option(None, "mock", "recorded outputs to play, a JSON object a line", metavar="FILE")
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> ServerOptions:
+    """Read the command line (default: `sys.argv`), and the file `--config` names; exits with 2 for a wrong option."""
+    parser = _build_parser()
+    given = vars(parser.parse_args(arguments))
+    try:
+        values = _read_config(given["config"]) if given.get("config") else {}
+        values.update(given)
+        return ServerOptions(**values)
+    except OptionError as error:
+        parser.exit(2, f"server.py: {error}\n")
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="server.py",
+        description="Serve a language model over OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=120),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    types = typing.get_type_hints(ServerOptions)
+    for name in GROUPS:
+        group = parser.add_argument_group(name)
+        for item in fields(ServerOptions):
+            if item.metadata["group"] == name:
+                _add_argument(group, item, types[item.name])
+    return parser
+
+
+def _add_argument(group: Any, item: Field[Any], annotation: Any) -> None:
+    flag = "--" + item.name.replace("_", "-")
+    text = f"{item.metadata['text']} ({item.metadata['shown'] or _shown_default(item)})"
+    if annotation is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    keywords: dict[str, Any] = {"help": text, "type": _value_type(annotation)}
+    if item.metadata["choices"]:
+        keywords["choices"] = item.metadata["choices"]
+    else:
+        keywords["metavar"] = item.metadata["metavar"] or _value_type(annotation).__name__.upper()
+    if annotation == list[str]:
+        keywords["action"] = "append"
+    group.add_argument(flag, **keywords)
+
+
+def _shown_default(item: Field[Any]) -> str:
+    default = item.default if item.default is not MISSING else None
+    return "none" if default is None else str(default)
+
+
+def _value_type(annotation: Any) -> type:
+    """`int` for `int`, `str` for `str | None` and `list[str]`, and so on."""
+    return next((kind for kind in (int, float) if annotation in (kind, kind | None)), str)
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    """The options in a TOML file, checked for names and types."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--config {path}: {error}") from None
+    types = typing.get_type_hints(ServerOptions)
+    for name, value in values.items():
+        if name not in types or name == "config":
+            raise OptionError(f"--config {path}: there is no option {name!r}")
+        _check_value(path, name, value, types[name])
+    return values
+
+
+def _check_value(path: str, name: str, value: Any, annotation: Any) -> None:
+    wanted: Any = list if annotation == list[str] else bool if annotation is bool else _value_type(annotation)
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if not fits or (isinstance(value, bool) and wanted is not bool):
+        raise OptionError(f"--config {path}: {name} has the wrong type: {value!r}")

@@ -1,0 +1,190 @@
+"""What runs in the preparation workers: request bytes in, token IDs and everything the answer needs out.
+
+A worker is initialised once (`initialize`) and keeps its `Preparer`: conversion options, prompt encoding, tokenizer.
+The result crosses a process border, so it is small: token IDs as bytes, the parsing options, and the still unused
+chunk generator of the response.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+import traceback
+from array import array
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from recipe.conversation import Conversation, ImageSource
+from recipe.encoding.chat_template import ChatTemplateEncoding
+from recipe.encoding.deepseek_v4 import DeepseekV4Encoding
+from recipe.encoding.deepseek_v41 import DeepseekV41Encoding
+from recipe.encoding.tokenizer import Tokenizer
+from recipe.errors import ConversionError
+from recipe.protocol.chat_completions.convert import ChatCompletionRequest
+from recipe.protocol.messages.convert import MessagesRequest
+from recipe.protocol.responses.convert import ResponsesRequest
+from recipe.request import ConversationRequest, ConversionOptions, InferenceOptions
+from recipe.stream.parsing_options import ParsingOptions
+
+EncodingName = Literal["deepseek-v4", "deepseek-v4.1", "chat-template"]
+
+_REQUESTS: dict[str, Any] = {
+    "chat_completions": ChatCompletionRequest,
+    "responses": ResponsesRequest,
+    "messages": MessagesRequest,
+}
+
+
+class PromptEncoding(Protocol):
+    """What a preparer needs of an encoding."""
+
+    def encode(self, conversation: Conversation) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareConfig:
+    """Everything a worker needs to know of the model. `context_limit` is in tokens."""
+
+    tokenizer_json: str
+    encoding: EncodingName
+    options: ConversionOptions
+    context_limit: int
+    chat_template: str | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PreparedRequest:
+    """One request, ready for the engine. `token_ids` holds native 32-bit unsigned integers."""
+
+    token_ids: bytes
+    model: str
+    stream: bool
+    max_tokens: int
+    inference_options: InferenceOptions
+    parsing_options: ParsingOptions
+    generator: Any
+    image_sources: Sequence[ImageSource] = ()
+    prepare_s: float = 0.0
+
+
+@dataclass(slots=True)
+class RejectedRequest:
+    """The client's mistake: an HTTP status of 4xx and what to change."""
+
+    status: int
+    message: str
+
+
+class PreparationFault(Exception):
+    """A failure of ours inside a worker, with the traceback as text."""
+
+
+@dataclass(slots=True)
+class CallOutcome:
+    """What one call in a worker came to, on its way back."""
+
+    value: Any = None
+    fault: str | None = None
+
+    def settle(self, future: Future[Any]) -> None:
+        """Hand the outcome to whoever still waits for it."""
+        if future.done():
+            return
+        if self.fault is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(PreparationFault(self.fault))
+
+
+class Preparer:
+    """Turns request bodies into `PreparedRequest`s for one model."""
+
+    def __init__(self, config: PrepareConfig) -> None:
+        self.config = config
+        self.encoding = make_encoding(config)
+
+    def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
+        started = time.perf_counter()
+        try:
+            request = _REQUESTS[protocol](body)
+            model = request.model
+            converted = request.convert(self.config.options)
+            token_ids = self.encoding.encode(converted.conversation)
+            max_tokens = converted.resolve_max_tokens(len(token_ids), self.config.context_limit)
+        except ConversionError as error:
+            return RejectedRequest(error.status_code, error.message)
+        except ValueError as error:
+            return RejectedRequest(400, str(error))
+        generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
+        prepared = self._pack(converted, model, token_ids, max_tokens, generator)
+        prepared.prepare_s = time.perf_counter() - started
+        return prepared
+
+    def _pack(
+        self, converted: ConversationRequest, model: str, token_ids: list[int], max_tokens: int, generator: Any
+    ) -> PreparedRequest:
+        return PreparedRequest(
+            token_ids=array("I", token_ids).tobytes(),
+            model=model,
+            stream=converted.stream,
+            max_tokens=max_tokens,
+            inference_options=converted.inference_options,
+            parsing_options=converted.parsing_options,
+            generator=generator,
+        )
+
+
+def make_encoding(config: PrepareConfig) -> PromptEncoding:
+    """The prompt encoding that `config` names, with its tokenizer."""
+    tokenizer = Tokenizer.from_str(config.tokenizer_json)
+    if config.encoding == "deepseek-v4":
+        return DeepseekV4Encoding().with_tokenizer(tokenizer)
+    if config.encoding == "deepseek-v4.1":
+        return DeepseekV41Encoding().with_tokenizer(tokenizer)
+    if config.chat_template is None:
+        raise ValueError("the model has no chat template; give one with --chat-template FILE")
+    return ChatTemplateEncoding(config.chat_template, tokenizer, special_tokens=config.special_tokens)
+
+
+_preparer: Preparer | None = None
+
+
+def initialize(config: PrepareConfig) -> None:
+    """Run once in a worker process: load the tokenizer, leave signals to the parent, die with it."""
+    global _preparer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _preparer = Preparer(config)
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def prepare(protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
+    """Prepare one request with this process's `Preparer`."""
+    if _preparer is None:
+        raise RuntimeError("this worker was not initialised")
+    return _preparer.prepare(protocol, body, response_id)
+
+
+def run_batch(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[CallOutcome]:
+    """Run `calls` in order; a failing call leaves the others alone."""
+    return [_run_call(function, arguments) for function, arguments in calls]
+
+
+def _run_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> CallOutcome:
+    try:
+        return CallOutcome(function(*arguments))
+    except Exception:
+        return CallOutcome(fault=traceback.format_exc(limit=20))

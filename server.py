@@ -1,0 +1,21 @@
+#!/usr/bin/env python3
+"""The program: `python server.py --model PATH_OR_NAME`. `--help` lists the options.
+
+Worker processes import this module again, so it imports nothing itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Parse the command line and serve until told to stop; returns the exit code."""
+    from engine.entrypoints.lifecycle import run
+    from engine.entrypoints.options import parse_options
+
+    return run(parse_options())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
