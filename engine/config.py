@@ -25,10 +25,10 @@ class EngineConfig:
     max_model_len: tokens a sequence may hold; None takes what the model was trained for.
     max_num_seqs: sequences that run at the same time.
     max_num_batched_tokens: tokens one step may compute, decodes and prefill chunks together.
-    max_prefill_chunk_tokens: the part of them that prefill may take while others decode, so that a running decode waits
-    for one chunk at most; None means the whole budget.
-    block_size: tokens a KV block. kv_cache_mib: memory of the KV cache; None derives it from `gpu_memory_utilization` on
-    CUDA and from the free memory on the CPU.
+    max_prefill_chunk_tokens: the part of them that prefill may take while others decode, so that a running decode
+    waits for one chunk at most; None means the whole budget.
+    block_size: tokens a KV block. kv_cache_mib: memory of the KV cache; None derives it from `gpu_memory_utilization`
+    on CUDA and from the free memory on the CPU.
     enable_prefix_caching: keep the KV of finished sequences and reuse it for prompts with the same beginning.
     stop_preempted_request: end a sequence with an error when the blocks run out, instead of computing it again later.
     enforce_eager: no CUDA graphs. num_threads: threads of the forward pass on the CPU; None takes all cores.

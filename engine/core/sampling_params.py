@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,8 +16,8 @@ class SamplingParams:
     """Sampling settings of one request; raises `ValueError` naming the field for values out of range.
 
     Order of application to the raw logits: repetition, presence and frequency penalties; `logit_bias`;
-    `min_tokens` (no stop token before them); `bad_words_token_ids`; the grammar's bitmask; temperature; `top_k`; `top_p`;
-    `min_p`; one seeded draw. `temperature` 0 is greedy. `logprobs` asks for the log probability of the chosen
+    `min_tokens` (no stop token before them); `bad_words_token_ids`; the grammar's bitmask; temperature; `top_k`;
+    `top_p`; `min_p`; one seeded draw. `temperature` 0 is greedy. `logprobs` asks for the log probability of the chosen
     token and of that many alternatives (0..20), from the raw logits before all of the above; None asks for none.
     Generation ends at a token of `stop_token_ids`, at the model's EOS tokens unless `ignore_eos`, after
     `max_tokens`, or at the end of the context.
@@ -33,3 +38,72 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _INTEGER_RANGES.items():
+            _require_integer(name, getattr(self, name), low, high)
+        for name, (accepts, allowed) in _NUMBER_RANGES.items():
+            _require_number(name, getattr(self, name), accepts, allowed)
+        if self.seed is not None:
+            _require_integer("seed", self.seed, 0, MAX_SEED)
+        if self.logprobs is not None:
+            _require_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens must be <= max_tokens ({self.max_tokens}). Given: {self.min_tokens}")
+        for token_id, bias in self.logit_bias.items():
+            _require_token_id("logit_bias", token_id)
+            _require_number(f"logit_bias[{token_id}]", bias, lambda value: -100 <= value <= 100, "in [-100, 100]")
+        for token_id in self.stop_token_ids:
+            _require_token_id("stop_token_ids", token_id)
+        for word in self.bad_words_token_ids:
+            _require_bad_word(word)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def named_token_ids(self) -> Iterator[tuple[str, int]]:
+        """Every token ID the settings name, with its field: to be checked against a vocabulary."""
+        yield from (("stop_token_ids", token_id) for token_id in self.stop_token_ids)
+        yield from (("logit_bias", token_id) for token_id in self.logit_bias)
+        yield from (("bad_words_token_ids", token_id) for word in self.bad_words_token_ids for token_id in word)
+
+
+_INTEGER_RANGES: dict[str, tuple[int, int]] = {
+    "max_tokens": (1, 2**32 - 1),
+    "min_tokens": (0, 2**32 - 1),
+    "top_k": (0, 2**32 - 1),
+}
+
+_NUMBER_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: value >= 0, ">= 0"),
+    "top_p": (lambda value: 0 < value <= 1, "in (0, 1]"),
+    "min_p": (lambda value: 0 <= value <= 1, "in [0, 1]"),
+    "repetition_penalty": (lambda value: value > 0, "> 0"),
+    "presence_penalty": (lambda value: -2 <= value <= 2, "in [-2, 2]"),
+    "frequency_penalty": (lambda value: -2 <= value <= 2, "in [-2, 2]"),
+}
+
+
+def _require_integer(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer in [{low}, {high}]. Given: {value!r:.40}")
+
+
+def _require_number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not accepts(value):
+        raise ValueError(f"{name} must be a number {allowed}. Given: {value!r:.40}")
+
+
+def _require_token_id(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must hold token IDs >= 0. Given: {value!r:.40}")
+
+
+def _require_bad_word(word: Sequence[int]) -> None:
+    if not word:
+        raise ValueError("bad_words_token_ids must hold no empty word")
+    for token_id in word:
+        _require_token_id("bad_words_token_ids", token_id)

@@ -33,8 +33,8 @@ class SequenceStatus(Enum):
 class Sequence:
     """One request's tokens, blocks and standing. Owned by the engine thread; compared by identity.
 
-    `seed` is the resolved one: never None. `stop_ids` holds the tokens that end the sequence (the model's EOS tokens unless
-    ignored, and the request's own). `max_length` is the number of tokens, prompt included, at which it ends.
+    `seed` is the resolved one: never None. `stop_ids` holds the tokens that end the sequence (the model's EOS tokens
+    unless ignored, and the request's own). `max_length` is the number of tokens, prompt included, at which it ends.
     A lower `priority` runs first, then a lower `arrival`. `deadline` is in `time.monotonic()` seconds.
     """
 
@@ -54,7 +54,8 @@ class Sequence:
 
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = field(default_factory=list)
-    block_hashes: list[bytes] = field(default_factory=list)  # of the full blocks, a chain from the first token
+    block_hashes: list[bytes] = field(default_factory=list)  # chained, of as many full blocks as were asked for
+    num_published_blocks: int = 0  # leading blocks of `block_table` that are in the prefix cache
     num_computed_tokens: int = 0  # tokens whose KV is in the blocks
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at the first admission
     num_preemptions: int = 0

@@ -1,0 +1,197 @@
+"""What runs next. Every sequence is in one of two queues, both in order of (priority, arrival).
+
+    waiting ── admit: a seat and blocks ──► running ── stop, length, error, cancel, deadline ──► gone
+        ▲                                      │
+        └──────── preempt: blocks ran out ─────┘
+
+A step computes at most `max_num_batched_tokens`. Every running decode is in every step, with one token. What is left
+goes to prefill, in order, in chunks; while anything decodes, prefill as a whole gets `max_prefill_chunk_tokens` at
+most, so a decode never waits for more than that. A prompt longer than the step takes half of what is left if others
+want prefill too: short ones do not queue behind all of a long one, and the long one moves on in every step.
+
+When blocks run out, the last running sequence in order gives up its own and waits for its turn again, with its tokens;
+the first one is never a victim, so something always finishes. Admission wants blocks for all tokens at once, and a
+spare one for each running sequence, so that it does not lead straight to preemption. The head of the waiting queue is
+never passed over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from engine.backend import DeadlineExceededError, EngineError
+from engine.config import EngineConfig
+from engine.core.block_manager import BlockManager
+from engine.core.runner import SampledToken
+from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.core.sequence import Sequence, SequenceStatus
+from engine.core.sequence_output import SequenceOutput
+from recipe.stream.inference import InferenceFinishReason
+
+_order = attrgetter("order")
+
+
+class Scheduler:
+    """Owns every sequence's standing. Engine thread alone."""
+
+    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self._config = config
+        self._blocks = blocks
+        self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_order)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Let go of a sequence in whatever state it is: its blocks are free now. Idempotent."""
+        if sequence.is_finished:
+            return
+        queue = self.running if sequence.status is SequenceStatus.RUNNING else self.waiting
+        del queue[bisect_left(queue, sequence.order, key=_order)]
+        self._blocks.release(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.sampler_state = sequence.matcher = None
+
+    def expire(self, now: float) -> None:
+        """Drop what passed its deadline, queued or running. `now` is in monotonic seconds."""
+        for sequence in [s for s in (*self.waiting, *self.running) if s.deadline is not None and s.deadline <= now]:
+            was = "running" if sequence.status is SequenceStatus.RUNNING else "queued"
+            self._drop(sequence, DeadlineExceededError(f"the deadline passed while the request was {was}"))
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step's batch, with blocks for every token in it. Empty only when nothing can run."""
+        num_preemptions = self.num_preemptions
+        budget = self._prefill_budget()
+        decodes, prefills = [], []
+        for sequence in list(self.running):
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue  # gave up its blocks to one before it
+            if sequence.num_uncomputed_tokens > 1:
+                if num_tokens := self._chunk(sequence, budget):
+                    prefills.append(_scheduled(sequence, num_tokens))
+                    budget -= num_tokens
+            elif self._make_room(sequence):
+                decodes.append(_scheduled(sequence, 1))
+        if self.num_preemptions == num_preemptions:
+            self._admit(prefills, budget)
+        return SchedulerOutput(decodes + prefills)
+
+    def update(self, batch: SchedulerOutput, sampled: list[SampledToken]) -> list[SequenceOutput]:
+        """Take a step's result in. Returns the outputs of the batch and of what happened since the last update."""
+        outputs, self._outputs = self._outputs, []
+        rows = iter(sampled)
+        for item in batch.scheduled:
+            row = next(rows) if item.samples else None
+            sequence = item.sequence
+            if sequence.is_finished:
+                continue
+            sequence.num_computed_tokens = item.start + item.num_tokens
+            self._blocks.publish(sequence)
+            if row is not None:
+                outputs.append(self._advance(sequence, row))
+        return outputs
+
+    def _prefill_budget(self) -> int:
+        num_decodes = sum(sequence.num_uncomputed_tokens <= 1 for sequence in self.running)
+        left = self._config.max_num_batched_tokens - num_decodes
+        limit = self._config.max_prefill_chunk_tokens
+        return min(left, limit) if num_decodes and limit is not None else left
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of `sequence` to prefill now, of the `budget` that is left."""
+        wanted = sequence.num_uncomputed_tokens
+        if wanted > budget > 1 and self._others_want_prefill(sequence):
+            return budget // 2
+        return min(wanted, budget)
+
+    def _others_want_prefill(self, sequence: Sequence) -> bool:
+        if len(self.running) < self._config.max_num_seqs and any(other is not sequence for other in self.waiting[:2]):
+            return True
+        return any(other.num_uncomputed_tokens > 1 and other is not sequence for other in self.running)
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Get `sequence` the block its next token needs; false when it had to give up its own instead."""
+        while not self._blocks.grow(sequence, sequence.num_tokens):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.num_preemptions += 1
+        victim.num_preemptions += 1
+        if self._config.stop_preempted_request:
+            self._drop(victim, EngineError("the request was stopped: the KV cache ran out of blocks"))
+            return
+        self.running.remove(victim)
+        self._blocks.release(victim)
+        victim.status = SequenceStatus.WAITING
+        self.add(victim)
+
+    def _admit(self, prefills: list[ScheduledSequence], budget: int) -> None:
+        """Move sequences from waiting to running while there is budget, a seat and blocks."""
+        while self.waiting and budget > 0 and len(self.running) < self._config.max_num_seqs:
+            sequence = self.waiting[0]
+            if not self._blocks.admit(sequence, num_spare=len(self.running)):
+                return
+            num_tokens = self._chunk(sequence, budget)
+            del self.waiting[0]
+            insort(self.running, sequence, key=_order)
+            sequence.status = SequenceStatus.RUNNING
+            if sequence.num_preemptions == 0:
+                sequence.num_cached_tokens = sequence.num_computed_tokens
+                self._outputs.append(SequenceOutput(sequence))
+            prefills.append(_scheduled(sequence, num_tokens))
+            budget -= num_tokens
+
+    def _advance(self, sequence: Sequence, row: SampledToken) -> SequenceOutput:
+        """Append the drawn token and see whether it is the last."""
+        token_id = row.token_id
+        if token_id is None:
+            return self._fail(sequence, EngineError("the constraint allows no further token"))
+        sequence.token_ids.append(token_id)
+        output = SequenceOutput(sequence, logprobs=None if row.logprobs is None else [row.logprobs])
+        if token_id in sequence.stop_ids and sequence.num_completion_tokens > sequence.sampling_params.min_tokens:
+            output.num_hidden_tokens, output.logprobs = 1, None
+            output.finish_reason = InferenceFinishReason.Stop
+            self.finish(sequence)
+            return output
+        output.token_ids.append(token_id)
+        if error := _follow_grammar(sequence, token_id):
+            return self._fail(sequence, error)
+        if sequence.num_tokens >= sequence.max_length:
+            output.finish_reason = InferenceFinishReason.Length
+            self.finish(sequence)
+        return output
+
+    def _fail(self, sequence: Sequence, error: Exception) -> SequenceOutput:
+        self.finish(sequence)
+        return SequenceOutput(sequence, error=error)
+
+    def _drop(self, sequence: Sequence, error: Exception) -> None:
+        self._outputs.append(self._fail(sequence, error))
+
+
+def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+    samples = num_tokens == sequence.num_uncomputed_tokens
+    return ScheduledSequence(sequence, sequence.num_computed_tokens, num_tokens, samples)
+
+
+def _follow_grammar(sequence: Sequence, token_id: int) -> Exception | None:
+    """Advance the sequence's matcher; whatever goes wrong there concerns this sequence alone."""
+    if sequence.matcher is None:
+        return None
+    try:
+        accepted = sequence.matcher.accept_token(token_id)
+    except Exception as error:
+        return EngineError(f"the constraint failed: {error}")
+    return None if accepted else EngineError("the constraint does not allow the token that was drawn")
