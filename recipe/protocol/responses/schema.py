@@ -1,9 +1,9 @@
 """The body of a Responses request, as it is read.
 
-Unknown fields are ignored, null is a missing value wherever a field is optional. Three unions are not told apart by a tag
-alone, so `decode_union` reads them: an item of unknown type is kept as `UnknownItem` and a message may leave its type
-out, a tool of unknown type is kept as `UnknownTool`, and a tool choice may be a word. Tools, formats and choices encode
-back into the normalised JSON that responses report.
+Unknown fields are ignored; null is a missing value wherever a field is optional. Three unions are not told apart by a
+tag alone, so `decode_union` reads them: an item of unknown type is kept as `UnknownItem` and a message may leave its
+type out, a tool of unknown type is kept as `UnknownTool`, and a tool choice may be a word. Tools, formats and choices
+encode back into the normalised JSON that responses report.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class CustomTool(msgspec.Struct, Tool, tag="custom"):
     name: str
 
 
-class NamespaceTool(msgspec.Struct, Tool, tag="namespace"):
+class NamespaceTool(msgspec.Struct, Tool, tag="namespace", kw_only=True):
     name: str
-    tools: list[FunctionTool | CustomTool]
     description: str | None = None
+    tools: list[FunctionTool | CustomTool]
 
 
 class UserLocation(msgspec.Struct):

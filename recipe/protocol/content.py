@@ -1,0 +1,54 @@
+"""The content of one message, from blocks of text and images: blocks are joined by a blank line, images are placeholders."""
+
+from __future__ import annotations
+
+import binascii
+import re
+
+from recipe.conversation import DataUrlImageSource, ImageDetail, ImageSource, UrlImageSource
+from recipe.errors import ConversionError
+from recipe.prompt import SpecialToken
+from recipe.request import ConversionOptions, ModelVersion
+
+SEPARATOR = "\n\n"
+UNSUPPORTED_IMAGE = "[Unsupported Image]"
+IMAGE_MEDIA_TYPES = frozenset(("image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"))
+SUPPORTED_FORMATS = "one of the following formats: webp, png, jpeg, and gif."
+UNSUPPORTED_IMAGE_FORMAT = (
+    f"You have uploaded an unsupported image. Please make sure your image is valid and has {SUPPORTED_FORMATS}"
+)
+
+
+def image_token(options: ConversionOptions, version: ModelVersion) -> str | None:
+    """The spelling of image placeholders, None for a model that takes no images."""
+    return options.special_tokens.token(SpecialToken.Image) if version is ModelVersion.DeepseekV41Flash else None
+
+
+class Content:
+    """A content under construction. Read `text`, `image_sources` and `image_ranges` (code points of `text`) when done."""
+
+    __slots__ = ("_length", "_parts", "image_ranges", "image_sources")
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._length = 0  # code points of the parts and the separators between them
+        self.image_sources: tuple[ImageSource, ...] = ()
+        self.image_ranges: tuple[tuple[int, int], ...] = ()
+
+    def add_text(self, text: str) -> None:
+        """Append a block of text."""
+        if self._parts:
+            self._length += len(SEPARATOR)
+        self._parts.append(text)
+        self._length += len(text)
+
+    def add_image(self, source: ImageSource, token: str) -> None:
+        """Append an image, shown as `token`."""
+        self.add_text(token)
+        self.image_sources += (source,)
+        self.image_ranges += ((self._length - len(token), self._length),)
+
+    @property
+    def text(self) -> str:
+        """The joined blocks."""
+        return SEPARATOR.join(self._parts)

@@ -1,0 +1,1 @@
+"""The Messages protocol: its requests, its stream events, its responses."""

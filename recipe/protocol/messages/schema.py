@@ -1,0 +1,203 @@
+"""The body of a Messages request, as it is read.
+
+Unknown fields are ignored, null is a missing value wherever a field is optional. The content blocks of all three roles are
+one union: which block may stand where is a question of the history (`history.py`), not of the shape. A tool that has any
+`type` is a server tool, whose other fields are free; so the fields of a tool are checked by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from recipe.json_value import JsonValue
+
+U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+ThinkingType: TypeAlias = Literal["adaptive", "enabled", "disabled"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
+MediaType: TypeAlias = Literal["image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"]
+
+
+class TextBlock(msgspec.Struct, tag="text"):
+    text: str
+
+
+class Base64Image(msgspec.Struct, tag="base64"):
+    media_type: MediaType
+    data: str
+
+
+class UrlImage(msgspec.Struct, tag="url"):
+    url: str
+
+
+class FileImage(msgspec.Struct, tag="file"):
+    file_id: str
+
+
+class ImageBlock(msgspec.Struct, tag="image"):
+    source: Base64Image | UrlImage | FileImage
+
+
+class DocumentSource(msgspec.Struct):
+    media_type: str | None = None
+
+
+class DocumentBlock(msgspec.Struct, tag="document"):
+    source: DocumentSource
+
+
+class ThinkingBlock(msgspec.Struct, tag="thinking"):
+    thinking: str
+    signature: str | None = None
+
+
+class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use"):
+    id: str
+    name: str
+    input: JsonValue
+
+
+class ToolUseBlock(msgspec.Struct, tag="tool_use"):
+    id: str
+    name: str
+    input: JsonValue
+
+
+class ToolReferenceBlock(msgspec.Struct, tag="tool_reference"):
+    """In a tool result: the name of a tool that the result makes available."""
+
+    tool_name: str
+
+
+class ToolResultBlock(msgspec.Struct, tag="tool_result"):
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolReferenceBlock] | None = None
+    is_error: bool | None = None
+
+
+class WebSearchToolResultBlock(msgspec.Struct, tag="web_search_tool_result"):
+    tool_use_id: str
+    content: JsonValue
+
+
+class AddedTool(msgspec.Struct, tag="tool_reference"):
+    name: str
+
+
+class ToolAdditionBlock(msgspec.Struct, tag="tool_addition"):
+    """In a system message: a tool that becomes available at this point."""
+
+    tool: AddedTool
+
+
+ContentBlock: TypeAlias = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | ThinkingBlock
+    | ServerToolUseBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | WebSearchToolResultBlock
+    | ToolAdditionBlock
+)
+
+
+class InputMessage(msgspec.Struct):
+    role: Role
+    content: str | list[ContentBlock]
+
+
+class Tool(msgspec.Struct):
+    """A declared tool: a client tool, or, with any `type`, a server tool. `strict` has no effect in this protocol."""
+
+    type: str | UnsetType = UNSET
+    name: str | None | UnsetType = UNSET
+    input_schema: JsonValue = None
+    description: JsonValue = None
+    defer_loading: JsonValue = None
+
+    def __post_init__(self) -> None:
+        if self.type is not UNSET:
+            return
+        if self.name is UNSET:
+            raise ValueError("missing field `name`")
+        _check_field("name", self.name, str)
+        _check_field("description", self.description, str, type(None))
+        _check_field("defer_loading", self.defer_loading, bool, type(None))
+
+
+NotATool: TypeAlias = str | float | bool | list[JsonValue] | None
+"""What else may stand in the list of tools; it is read so that the error can name the field that it lacks."""
+
+
+class AutoChoice(msgspec.Struct, tag="auto"):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyChoice(msgspec.Struct, tag="any"):
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedChoice(msgspec.Struct, tag="tool"):
+    name: str
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoneChoice(msgspec.Struct, tag="none"):
+    pass
+
+
+ToolChoice: TypeAlias = AutoChoice | AnyChoice | NamedChoice | NoneChoice
+
+
+class Thinking(msgspec.Struct):
+    type: ThinkingType
+    budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget_tokens is not None and self.budget_tokens >= 2**64:
+            raise ValueError("field `budget_tokens`: expected an integer below 2^64")
+
+
+class OutputConfig(msgspec.Struct):
+    effort: Effort | None = None
+
+
+class Metadata(msgspec.Struct):
+    user_id: str | None = None
+
+
+class MessagesBody(msgspec.Struct):
+    model: str
+    messages: list[InputMessage]
+    system: str | list[TextBlock] | None = None
+    max_tokens: U32 | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[Tool | NotATool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.declared_tools) != len(self.tools or ()):
+            raise ValueError("tools: missing field `name`")
+
+    @property
+    def declared_tools(self) -> list[Tool]:
+        """The tools; none if the field is missing, null or empty."""
+        return [tool for tool in self.tools or () if isinstance(tool, Tool)]
+
+
+def _check_field(name: str, value: JsonValue, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        raise ValueError(f"field `{name}`: expected {kinds[0].__name__}, got {type(value).__name__}")

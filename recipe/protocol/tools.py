@@ -1,0 +1,108 @@
+"""Client tools: their names, their schemas, and which of them a tool choice leaves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from recipe.conversation import ToolChoice, ToolDefinition
+from recipe.errors import ConversionError
+from recipe.json_value import JsonValue
+from recipe.protocol.json_schema import check_function_schema
+from recipe.protocol.strict_schema import strict_parameters
+from recipe.protocol.validation import empty_string
+
+MAX_NAME_BYTES = 128
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class NamedTool(NamedTuple):
+    """A tool choice that asks for one function."""
+
+    name: str
+
+
+class SelectedTools(NamedTuple):
+    """The tools of the conversation after the choice, which has become one that encodings know."""
+
+    tools: Sequence[ToolDefinition]
+    choice: ToolChoice
+
+    @property
+    def callable(self) -> bool:
+        """Whether the model may call anything."""
+        return bool(self.tools) and self.choice != "none"
+
+
+def check_tool_name(name: str, position: str) -> None:
+    """ConversionError, naming `position` such as `tools[0].name`, for a name that models are not to be given."""
+    if not name:
+        raise empty_string(position)
+    size = len(name) if name.isascii() else len(name.encode())
+    if size > MAX_NAME_BYTES:
+        raise ConversionError(
+            f"Invalid '{position}': string too long. Expected a string with maximum length {MAX_NAME_BYTES}, "
+            f"but got a string with length {size} instead."
+        )
+    if not _NAME.fullmatch(name):
+        raise ConversionError(
+            f"Invalid '{position}': string does not match pattern. "
+            "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+        )
+
+
+def checked_parameters(name: str, parameters: JsonValue, strict: bool | None) -> JsonValue:
+    """The parameters to offer for the function `name`: normalised if strict, else as they are; None is `{}` unchecked.
+
+    ConversionError for parameters that are no JSON Schema of an object.
+    """
+    if strict:
+        return strict_parameters(parameters)
+    if parameters is None:
+        return {}
+    check_function_schema(parameters, name)
+    return parameters
+
+
+def select_tools(
+    tools: Sequence[ToolDefinition], choice: str | NamedTool | None, *, thinking: bool
+) -> SelectedTools:
+    """The tools that `choice` (`auto`, `none`, `required` or one function; None is `auto`) leaves.
+
+    ConversionError for names that repeat, an unknown function, or a demanded call in thinking mode. With the choice
+    `none` the tools are dropped unseen. Without tools everything but `none` is `auto`.
+    """
+    if choice == "none":
+        return SelectedTools((), "none")
+    if not tools:
+        return SelectedTools((), "auto")
+    if len({tool.name for tool in tools}) < len(tools):
+        raise ConversionError("Tool names must be unique.")
+    if isinstance(choice, NamedTool):
+        tools = _named(tools, choice.name)
+    elif choice != "required":
+        return SelectedTools(tools, "auto")
+    if thinking:
+        raise ConversionError("Thinking mode does not support this tool_choice")
+    return SelectedTools(tools, "required")
+
+
+def _named(tools: Sequence[ToolDefinition], name: str) -> Sequence[ToolDefinition]:
+    chosen = [tool for tool in tools if tool.name == name]
+    if not chosen:
+        raise ConversionError(
+            f"Invalid value for 'tool_call': no function named '{name}' was specified in the 'tools' parameter."
+        )
+    return chosen
+
+
+def check_strict_mix(tools: Sequence[ToolDefinition], *, has_response_format: bool) -> None:
+    """ConversionError when only some tools are strict, or when they are and a response format is given, even text."""
+    strict = sum(1 for tool in tools if tool.strict)
+    if not strict:
+        return
+    if strict < len(tools):
+        raise ConversionError("Cannot use strict tool with non-strict tool in the same request")
+    if has_response_format:
+        raise ConversionError("response_format should not be used with tools")
