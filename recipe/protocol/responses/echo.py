@@ -1,0 +1,133 @@
+"""What a response reports of the request that it answers.
+
+The settings are reported as they were requested, not as they were resolved, in normalised shapes: every optional field
+that is missing is null, an unknown tool is left out, a custom tool has its name alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+
+from recipe.json_value import JsonValue
+from recipe.protocol.responses.schema import PlainChoice, ReasoningConfig, ResponsesBody, TextConfig, UnknownTool
+from recipe.protocol.validation import f32
+
+
+class ResponsesEcho:
+    """The settings of one request; constructed directly, those of a request that specifies nothing."""
+
+    __slots__ = (
+        "_instructions",
+        "_max_output_tokens",
+        "_reasoning",
+        "_temperature",
+        "_text",
+        "_tool_choice",
+        "_tools",
+        "_top_logprobs",
+        "_top_p",
+        "_user",
+    )
+
+    def __init__(self) -> None:
+        self._fill(ResponsesBody(model=""))
+
+    @classmethod
+    def of_body(cls, body: ResponsesBody) -> Self:
+        """The settings of a decoded request."""
+        self = cls.__new__(cls)
+        self._fill(body)
+        return self
+
+    def _fill(self, body: ResponsesBody) -> None:
+        self._instructions = body.instructions
+        self._max_output_tokens = body.max_output_tokens
+        self._reasoning = _reasoning(body.reasoning or ReasoningConfig())
+        self._temperature = 1.0 if body.temperature is None else f32(body.temperature)
+        self._text = msgspec.to_builtins(body.text or TextConfig())
+        self._tool_choice = _tool_choice(body)
+        tools = [tool for tool in body.tools or () if not isinstance(tool, UnknownTool)]
+        self._tools = msgspec.to_builtins(tools)
+        self._top_logprobs = body.top_logprobs or 0
+        self._top_p = 1.0 if body.top_p is None else f32(body.top_p)
+        self._user = body.user
+
+    @property
+    def instructions(self) -> str | None:
+        return self._instructions
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        return self._max_output_tokens
+
+    @property
+    def temperature(self) -> float:
+        """The temperature requested, in single precision, or 1.0; not the one sampled with."""
+        return self._temperature
+
+    @property
+    def top_p(self) -> float:
+        """The `top_p` requested, in single precision, or 1.0; not the one sampled with."""
+        return self._top_p
+
+    @property
+    def top_logprobs(self) -> int:
+        """The `top_logprobs` requested, or 0."""
+        return self._top_logprobs
+
+    @property
+    def user(self) -> str | None:
+        return self._user
+
+    def fields(self) -> dict[str, JsonValue]:
+        """The fields of a response object that come from the request, ready to be written as JSON."""
+        return {
+            "instructions": self._instructions,
+            "max_output_tokens": self._max_output_tokens,
+            "reasoning": self._reasoning,
+            "temperature": shortest_f32(self._temperature),
+            "text": self._text,
+            "tool_choice": self._tool_choice,
+            "tools": self._tools,
+            "top_logprobs": self._top_logprobs,
+            "top_p": shortest_f32(self._top_p),
+            "user": self._user,
+        }
+
+
+class ResponsesState(msgspec.Struct, frozen=True):
+    """What the event stream of a converted request needs to know of it.
+
+    `namespace_tool_map` maps function names to (namespace, local name). `apply_patch` and `tool_search` say whether calls
+    of these names answer a custom tool and a client-side tool search, and are reported as such.
+    """
+
+    echo: ResponsesEcho
+    namespace_tool_map: dict[str, tuple[str, str]]
+    apply_patch: bool
+    tool_search: bool
+
+
+def shortest_f32(value: float) -> float | None:
+    """The single-precision `value` as the double with its shortest decimal spelling; None for an infinity.
+
+    0.3 in single precision is 0.30000001192092896; written as JSON it is to be 0.3.
+    """
+    if value in (float("inf"), float("-inf")):
+        return None
+    spellings = (float(f"{value:.{digits}g}") for digits in (6, 7, 8))
+    return next((short for short in spellings if f32(short) == value), float(f"{value:.9g}"))
+
+
+def _reasoning(config: ReasoningConfig) -> dict[str, Any]:
+    return {"effort": config.effort, "summary": config.summary or config.generate_summary}
+
+
+def _tool_choice(body: ResponsesBody) -> JsonValue:
+    if body.tool_choice is None:
+        return "auto"
+    if isinstance(body.tool_choice, PlainChoice):
+        return body.tool_choice.word
+    return msgspec.to_builtins(body.tool_choice)
