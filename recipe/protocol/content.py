@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
-import re
-
 from recipe.conversation import DataUrlImageSource, ImageDetail, ImageSource, UrlImageSource
 from recipe.errors import ConversionError
 from recipe.prompt import SpecialToken
+from recipe.protocol.data_url import parse_data_url
 from recipe.request import ConversionOptions, ModelVersion
 
 SEPARATOR = "\n\n"
@@ -52,3 +50,17 @@ class Content:
     def text(self) -> str:
         """The joined blocks."""
         return SEPARATOR.join(self._parts)
+
+
+def image_url_source(url: str, detail: ImageDetail | None, path: str) -> ImageSource:
+    """The source behind an http, https or base64 data URL; ConversionError, led by `path`, for any other."""
+    if url[:4].lower() == "http":
+        return UrlImageSource.trusted(url, detail or "high", path)
+    data_url = parse_data_url(url) if ";base64," in url else None
+    if data_url is None:
+        raise ConversionError(f"{path}: Unsupported image_url format")
+    if data_url.media_type not in IMAGE_MEDIA_TYPES:
+        raise ConversionError(f"{path}: {UNSUPPORTED_IMAGE_FORMAT}")
+    if not data_url.decodes():
+        raise ConversionError(f"{path}: Invalid base64 data")
+    return DataUrlImageSource.trusted(url, detail or "high", path)

@@ -1,0 +1,1 @@
+"""Chat Completions: request schema, conversion, chunks and responses."""
