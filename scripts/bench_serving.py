@@ -4,9 +4,9 @@
     python scripts/bench_serving.py --url http://127.0.0.1:7777 --concurrency 1,8,32
     python scripts/bench_serving.py --url http://127.0.0.1:7777 --peer http://127.0.0.1:8080    # ratios in one run
 
-Every stream is one request at a time over a kept connection; a token is a streamed chunk with text. The client is a bare
-asyncio socket reader, so that it costs little of the machine it shares with the server. Without `--peer` it prints
-measurements, with it also the ratio for each figure.
+Every stream is one request at a time over a kept connection; a token is a streamed chunk with text. The client is a
+bare asyncio socket reader, so that it costs little of the machine it shares with the server. Without `--peer` it
+prints measurements, with it also the ratio for each figure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards quietly mix strong coffee in old town".split()
+SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards quietly mix strong coffee in old town"
+WORDS = SENTENCE.split()
 
 
 @dataclass
