@@ -37,7 +37,7 @@ class InferenceFinishReason(Enum):
 class PromptUsage:
     """Prompt-side token counts from the backend."""
 
-    __slots__ = ("_prompt_tokens", "_prompt_cache_hit_tokens")
+    __slots__ = ("_prompt_cache_hit_tokens", "_prompt_tokens")
 
     def __init__(self, *, prompt_tokens: int = 0, prompt_cache_hit_tokens: int = 0) -> None:
         self._prompt_tokens = _checked(prompt_tokens, _MAX_COUNT)
@@ -61,14 +61,14 @@ class InferenceChunk:
     """
 
     __slots__ = (
-        "kind",
         "content",
-        "token_ids",
-        "logprobs",
         "finish_reason",
+        "kind",
+        "logprobs",
         "prompt_usage",
-        "token_count",
         "system_fingerprint",
+        "token_count",
+        "token_ids",
     )
 
     kind: Literal["ready", "text", "tokens", "finish"]

@@ -33,12 +33,12 @@ class ParsingOptions:
     """Settings of the stream parser. Every property can be set; TypeError for a value of another type."""
 
     __slots__ = (
-        "_parse_tool_calls",
-        "_starts_in_tool_calls",
         "_parse_json_output",
-        "_thinking_initial_stage",
-        "_stop_sequences",
+        "_parse_tool_calls",
         "_special_tokens",
+        "_starts_in_tool_calls",
+        "_stop_sequences",
+        "_thinking_initial_stage",
     )
 
     def __init__(

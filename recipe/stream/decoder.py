@@ -1,0 +1,97 @@
+"""Token IDs to segments of text.
+
+Ordinary tokens are bytes; what they add up to is held while it may be the first part of a character. An added token
+(`</think>`, the DSML token) is cut out as a segment of its own, so that the parser can tell it from text that merely
+looks like it. What is still held at the end of the output is not text and is lost.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from recipe.stream.inference import TokenLogprob
+from recipe.stream.logprobs import logprob_json
+from recipe.stream.segment import PLAIN, SPECIAL, Segment
+
+_REPLACEMENT = "\ufffd"
+
+
+class StreamTokenizer(Protocol):
+    """What the stream needs of a tokenizer."""
+
+    @property
+    def added_spellings(self) -> Mapping[int, str]:
+        """The spelling of every token of the added vocabulary."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of any token, added or not; empty for an unknown ID."""
+
+    def encode(self, text: str) -> list[int]:
+        """The token IDs of `text`, added vocabulary included."""
+
+
+class StreamDecoder:
+    """Decodes the tokens of one stream."""
+
+    __slots__ = ("_added", "_bytes", "_count", "_logprobs", "_text", "_token_bytes")
+
+    def __init__(self, tokenizer: StreamTokenizer) -> None:
+        self._added = tokenizer.added_spellings
+        self._token_bytes = tokenizer.token_bytes
+        self._bytes = b""  # the first part of a character
+        self._text = ""  # decoded, but ending in a character that may not be complete
+        self._count = 0  # tokens held
+        self._logprobs: list[str] | None = None  # theirs
+
+    def decode(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> list[Segment]:
+        """The segments that these tokens complete.
+
+        Raises ValueError when there are log probabilities for another number of tokens.
+        """
+        if logprobs is not None and len(logprobs) != len(token_ids):
+            raise ValueError(
+                f"invalid log probabilities: {len(logprobs)} log probabilities for {len(token_ids)} token IDs"
+            )
+        segments: list[Segment] = []
+        for position, token_id in enumerate(token_ids):
+            spelling = self._added.get(token_id)
+            if spelling is not None and self._count:
+                self._flush(segments)
+            self._count += 1
+            if logprobs is not None:
+                self._hold_logprob(token_id, logprobs[position])
+            if spelling is None:
+                self._bytes += self._token_bytes(token_id)
+            else:
+                segments.append(self._take(spelling, SPECIAL))
+        self._cut(segments)
+        return segments
+
+    def _hold_logprob(self, token_id: int, logprob: TokenLogprob) -> None:
+        if self._logprobs is None:
+            self._logprobs = []
+        self._logprobs.append(logprob_json(token_id, logprob, self._token_bytes))
+
+    def _cut(self, segments: list[Segment]) -> None:
+        """Make a segment of what is held, unless it ends amid a character."""
+        if not self._bytes:
+            return
+        text, consumed = codecs.utf_8_decode(self._bytes, "replace", False)
+        self._bytes = self._bytes[consumed:]
+        self._text += text
+        if not self._bytes and not self._text.endswith(_REPLACEMENT):
+            segments.append(self._take(self._text, PLAIN))
+
+    def _flush(self, segments: list[Segment]) -> None:
+        """Make a segment of what is held, replacing a character that will not be completed."""
+        text = self._text + self._bytes.decode(errors="replace")
+        self._bytes = b""
+        segments.append(self._take(text, PLAIN))
+
+    def _take(self, text: str, origin: int) -> Segment:
+        logprobs = None if self._logprobs is None else ",".join(self._logprobs)
+        segment = Segment(text, origin, self._count, logprobs)
+        self._text, self._count, self._logprobs = "", 0, None
+        return segment
