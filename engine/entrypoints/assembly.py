@@ -36,4 +36,4 @@ def make_core(files: ModelFiles, config: EngineConfig, say: Callable[[str], None
 
     say(f"imports: {time.perf_counter() - started:.2f} s")
     runner = ModelRunner.load(files, config, say)
-    return EngineCore(config, runner, eos_token_ids=files.eos_token_ids)
+    return EngineCore(runner, config, files.eos_token_ids)
