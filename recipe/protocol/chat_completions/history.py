@@ -1,0 +1,184 @@
+"""The messages of a Chat Completions request as conversation messages, in request order.
+
+One pass, message by message, so that the first broken rule in message order is the one reported. The calls of an assistant
+message stay open until as many tool messages as it has calls have answered them; nothing else may come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recipe.conversation import (
+    AssistantMessage,
+    ImageSource,
+    LatestReminderMessage,
+    Message,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from recipe.errors import ConversionError
+from recipe.protocol.chat_completions.schema import (
+    AssistantItem,
+    Block,
+    BlockContent,
+    FileBlock,
+    LatestReminderItem,
+    MessageItem,
+    SystemItem,
+    TextBlock,
+    ToolCallItem,
+    ToolItem,
+    UserItem,
+)
+from recipe.protocol.content import IMAGE_MEDIA_TYPES, SUPPORTED_FORMATS, UNSUPPORTED_IMAGE, Content, image_url_source
+from recipe.protocol.data_url import parse_data_url
+
+_ANSWERS_WANTED = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"
+)
+
+
+class History:
+    """Converts the messages of one request. `image_token` is None for a model that takes no images."""
+
+    __slots__ = ("_answered", "_image_token", "_open")
+
+    def __init__(self, image_token: str | None) -> None:
+        self._image_token = image_token
+        self._open: set[str] = set()  # calls without an answer
+        self._answered: set[str] = set()  # calls of the same message with one
+
+    def convert(self, items: Sequence[MessageItem]) -> list[Message]:
+        """The conversation; assistant messages keep the reasoning they came with. ConversionError at a broken rule."""
+        if not items:
+            raise ConversionError("Empty input messages")
+        messages: list[Message] = []
+        for index, item in enumerate(items):
+            if self._open and not isinstance(item, ToolItem):
+                raise _too_few_answers()
+            messages.append(self._message(index, item))
+        if self._open:
+            raise _too_few_answers()
+        if any(message.prefix for message in messages[:-1]):
+            raise ConversionError(
+                "Invalid completion message: prefix set true with message which is not final message "
+                "or message role is not assistant"
+            )
+        return messages
+
+    def _message(self, index: int, item: MessageItem) -> Message:
+        if isinstance(item, UserItem):
+            return UserMessage.trusted(*self._content(index, item.content))
+        if isinstance(item, AssistantItem):
+            return self._assistant(index, item)
+        if isinstance(item, ToolItem):
+            self._answer(index, item.tool_call_id)
+            text, *images = self._content(index, item.content)
+            return ToolMessage.trusted(text, item.tool_call_id, *images)
+        if isinstance(item, SystemItem):
+            return SystemMessage.trusted(*self._content(index, item.content))
+        return LatestReminderMessage.trusted(item.content)
+
+    def _assistant(self, index: int, item: AssistantItem) -> AssistantMessage:
+        content = _assistant_text(item.content)
+        calls = None if item.tool_calls is None else self._calls(index, item.tool_calls)
+        if item.content is None and calls is None:
+            raise ConversionError("Invalid assistant message: content or tool_calls must be set")
+        return AssistantMessage.trusted(content, item.reasoning_content, calls, bool(item.prefix))
+
+    def _calls(self, index: int, items: list[ToolCallItem]) -> list[ToolCall]:
+        """The calls, which are open from here on."""
+        if not items:
+            raise ConversionError(
+                f"Invalid 'messages[{index}].tool_calls': empty array. "
+                "Expected an array with minimum length 1, but got an empty array instead."
+            )
+        self._answered = set()
+        for item in items:
+            if item.id in self._open:
+                raise _duplicate(item.id, index)
+            self._open.add(item.id)
+        return [ToolCall.trusted(item.id, item.function.name, item.function.arguments) for item in items]
+
+    def _answer(self, index: int, call_id: str) -> None:
+        """Close the call that a tool message answers."""
+        if not self._open:
+            raise ConversionError(
+                "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'"
+            )
+        if call_id in self._answered:
+            raise _duplicate(call_id, index)
+        if call_id not in self._open:
+            raise ConversionError(
+                f"{_ANSWERS_WANTED}, The following tool_call_ids did not have response messages: {call_id}"
+            )
+        self._open.remove(call_id)
+        self._answered.add(call_id)
+
+    def _content(
+        self, index: int, blocks: BlockContent
+    ) -> tuple[str, Sequence[ImageSource], tuple[tuple[int, int], ...]]:
+        """Text, image sources and the places of their placeholders."""
+        if isinstance(blocks, str):
+            return blocks, (), ()
+        content = Content()
+        for block in blocks:
+            if isinstance(block, TextBlock):
+                content.add_text(block.text)
+            elif self._image_token is None:
+                content.add_text(UNSUPPORTED_IMAGE)
+            else:
+                content.add_image(_image_source(block, f".messages[{index}]"), self._image_token)
+        return content.text, content.image_sources, content.image_ranges
+
+
+def _assistant_text(blocks: BlockContent | None) -> str:
+    if blocks is None or isinstance(blocks, str):
+        return blocks or ""
+    content = Content()
+    for block in blocks:
+        if not isinstance(block, TextBlock):
+            raise ConversionError("Image in assistant message is not supported")
+        content.add_text(block.text)
+    return content.text
+
+
+def _image_source(block: Block, path: str) -> ImageSource:
+    if isinstance(block, FileBlock):
+        return image_url_source(_file_url(block, path), None, path)
+    return image_url_source(block.image_url.url, block.image_url.detail, path)
+
+
+def _file_url(block: FileBlock, path: str) -> str:
+    """The data URL of a file that is an image."""
+    if block.file_id is not None:
+        raise ConversionError(f"{path}: {_file_id_problem(block)}")
+    if block.file_data is None:
+        raise ConversionError(f"{path}: file must have a file_id or file_data")
+    data_url = parse_data_url(block.file_data)
+    if data_url is not None and data_url.media_type not in IMAGE_MEDIA_TYPES:
+        raise ConversionError(
+            f"{path}: You have uploaded an unsupported file. "
+            f"Please make sure your file is valid and has {SUPPORTED_FORMATS}"
+        )
+    if data_url is None or not data_url.decodes():
+        raise ConversionError(f"{path}: file_data is not a valid base64 data url")
+    return block.file_data
+
+
+def _file_id_problem(block: FileBlock) -> str:
+    if block.file_data is not None:
+        return "file cannot have both file_id and file_data"
+    if block.filename is not None:
+        return "file cannot have filename when file_id is present"
+    return "file_id is not supported. Pass the image as a base64 data url instead."
+
+
+def _too_few_answers() -> ConversionError:
+    return ConversionError(f"{_ANSWERS_WANTED}. (insufficient tool messages following tool_calls message)")
+
+
+def _duplicate(call_id: str, index: int) -> ConversionError:
+    return ConversionError(f"Duplicate value for 'tool_call_id' of {call_id} in message[{index}]")
