@@ -57,7 +57,7 @@ class StreamDecoder:
         segments: list[Segment] = []
         for position, token_id in enumerate(token_ids):
             spelling = self._added.get(token_id)
-            if spelling is not None and self._count:
+            if spelling is not None and (self._bytes or self._text):
                 self._flush(segments)
             self._count += 1
             if logprobs is not None:
