@@ -1,4 +1,4 @@
-"""Every golden case leads to the outcome that the reference had. One test a family; a failure shows the first differences."""
+"""Every golden case leads to the outcome that the reference had. One test a family; failures show what differs first."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """The body of a Messages request, as it is read.
 
-Unknown fields are ignored, null is a missing value wherever a field is optional. The content blocks of all three roles are
-one union: which block may stand where is a question of the history (`history.py`), not of the shape. A tool that has any
-`type` is a server tool, whose other fields are free; so the fields of a tool are checked by itself.
+Unknown fields are ignored, null is a missing value wherever a field is optional. The content blocks of all three roles
+are one union: which block may stand where is a question of the history (`history.py`), not of the shape. A tool that
+has any `type` is a server tool, whose other fields are free; so the fields of a tool are checked by itself.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Tool(msgspec.Struct):
     """A declared tool: a client tool, or, with any `type`, a server tool. `strict` has no effect in this protocol."""
 
     type: str | UnsetType = UNSET
-    name: str | None | UnsetType = UNSET
+    name: str | UnsetType | None = UNSET
     input_schema: JsonValue = None
     description: JsonValue = None
     defer_loading: JsonValue = None

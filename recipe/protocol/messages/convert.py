@@ -1,0 +1,122 @@
+"""Messages requests: from a body to a conversation.
+
+The order of the checks is part of the protocol: model, declared tools, messages, missing reasoning, tool schemas and
+choice, stop sequences, inference parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recipe.conversation import Conversation, Message, SystemMessage
+from recipe.protocol.body import BodyDecoder
+from recipe.protocol.constraint import tool_constraint
+from recipe.protocol.content import SEPARATOR, image_token
+from recipe.protocol.messages.generator import MessagesChunkGenerator
+from recipe.protocol.messages.history import History, HistorySettings
+from recipe.protocol.messages.schema import MessagesBody, TextBlock
+from recipe.protocol.messages.tools import DeclaredTools, declared_tools, keep_selected, selected_tools
+from recipe.protocol.protocol_request import ProtocolRequest
+from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
+from recipe.protocol.tools import SelectedTools
+from recipe.protocol.validation import RequestedInference, check_stop_strings, resolve_inference
+from recipe.request import ConversationRequest, ConversionOptions, InferenceOptions, ModelVersion, WebSearchBehavior
+from recipe.stream.parsing_options import ParsingOptions
+
+BILLING_HEADER = "x-anthropic-billing-header"
+
+
+class MessagesRequest(ProtocolRequest[MessagesBody]):
+    """A request of the Messages protocol."""
+
+    __slots__ = ()
+    decoder = BodyDecoder(MessagesBody)
+
+    @staticmethod
+    def chunk_generator(request: ConversationRequest, id: str, model: str) -> MessagesChunkGenerator:  # noqa: A002
+        """The generator of the events that answer `request`."""
+        return MessagesChunkGenerator(id, model, request.conversation.thinking_mode)
+
+    def _convert(self, body: MessagesBody, options: ConversionOptions) -> ConversationRequest:
+        version = options.model_version(body.model)
+        thinking = _thinking(body, options)
+        is_v41 = version is ModelVersion.DeepseekV41Flash
+        declared = declared_tools(body.declared_tools, options.messages_web_search, can_defer=is_v41)
+        messages = _messages(body, declared, options, version)
+        complete_reasoning(
+            messages,
+            thinking,
+            options.reasoning_content_behavior,
+            has_tools=bool(body.tools),
+            field="content[].thinking",
+        )
+        selected = selected_tools(declared, body.tool_choice, thinking=thinking.enabled)
+        stops = check_stop_strings(body.stop_sequences)
+        inference = _inference(body, options, version, thinking, selected)
+        conversation = Conversation.trusted(
+            keep_selected(messages, selected.tools),
+            thinking_mode=thinking.enabled,
+            tools=selected.tools,
+            tool_choice=selected.choice,
+            reasoning_effort=thinking.effort,
+        )
+        parsing = ParsingOptions(
+            parse_tool_calls=selected.callable,
+            starts_in_tool_calls=selected.choice == "required",
+            thinking_initial_stage=initial_stage(thinking, None),
+            stop_sequences=stops,
+            special_tokens=options.special_tokens,
+        )
+        return ConversationRequest.converted(conversation, version, inference, parsing, bool(body.stream))
+
+
+def _thinking(body: MessagesBody, options: ConversionOptions) -> Thinking:
+    thinking_type = body.thinking.type if body.thinking else None
+    effort = body.output_config.effort if body.output_config else None
+    return resolve_thinking(thinking_type, effort, options.default_thinking_mode)
+
+
+def _messages(
+    body: MessagesBody, declared: DeclaredTools, options: ConversionOptions, version: ModelVersion
+) -> list[Message]:
+    settings = HistorySettings(
+        tools={tool.name: tool for tool in declared.tools},
+        image_token=image_token(options, version),
+        has_system_turns=version is ModelVersion.DeepseekV41Flash,
+        drops_server_tools=options.messages_web_search is WebSearchBehavior.Drop,
+    )
+    history = History(settings).read(body.messages)
+    if body.system is None:
+        return history
+    return [SystemMessage.trusted(system_text(body.system)), *history]
+
+
+def system_text(system: str | Sequence[TextBlock]) -> str:
+    """The system prompt as one text; a first block that only serves the client's billing is left out."""
+    if isinstance(system, str):
+        return system
+    texts = [block.text for block in system]
+    if texts and texts[0][: len(BILLING_HEADER)].lower() == BILLING_HEADER:
+        del texts[0]
+    return SEPARATOR.join(texts)
+
+
+def _inference(
+    body: MessagesBody,
+    options: ConversionOptions,
+    version: ModelVersion,
+    thinking: Thinking,
+    selected: SelectedTools,
+) -> InferenceOptions:
+    """The inference parameters. `max_tokens` is lowered to the bound, where the other protocols refuse it."""
+    max_tokens = body.max_tokens
+    if max_tokens is not None:
+        max_tokens = min(max_tokens, options.max_tokens_upper_bound(thinking.enabled))
+    return resolve_inference(
+        RequestedInference(temperature=body.temperature, top_p=body.top_p, max_tokens=max_tokens),
+        options,
+        version,
+        thinking,
+        has_tools=selected.callable,
+        constraint=tool_constraint(selected.tools, selected.choice) if selected.callable else None,
+    )
