@@ -1,0 +1,1 @@
+"""Responses: request schema, conversion, events and responses."""

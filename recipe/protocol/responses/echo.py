@@ -100,8 +100,8 @@ class ResponsesEcho:
 class ResponsesState(msgspec.Struct, frozen=True):
     """What the event stream of a converted request needs to know of it.
 
-    `namespace_tool_map` maps function names to (namespace, local name). `apply_patch` and `tool_search` say whether calls
-    of these names answer a custom tool and a client-side tool search, and are reported as such.
+    `namespace_tool_map` maps function names to (namespace, local name). `apply_patch` and `tool_search` say whether
+    calls of these names answer a custom tool and a client-side tool search, and are reported as such.
     """
 
     echo: ResponsesEcho

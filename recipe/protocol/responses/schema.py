@@ -8,6 +8,7 @@ encode back into the normalised JSON that responses report.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -283,7 +284,7 @@ def _tool_choice(value: JsonValue) -> ToolChoice:
     return _convert(value, _CHOICES[kind])
 
 
-_UNIONS = {InputItem: _input_item, Tool: _tool, ToolChoice: _tool_choice}
+_UNIONS: dict[type, Callable[[JsonValue], object]] = {InputItem: _input_item, Tool: _tool, ToolChoice: _tool_choice}
 
 
 def _variant(value: JsonValue) -> str:
