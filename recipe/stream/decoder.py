@@ -8,7 +8,7 @@ looks like it. What is still held at the end of the output is not text and is lo
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from recipe.stream.inference import TokenLogprob
@@ -25,8 +25,9 @@ class StreamTokenizer(Protocol):
     def added_spellings(self) -> Mapping[int, str]:
         """The spelling of every token of the added vocabulary."""
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of any token, added or not; empty for an unknown ID."""
+    @property
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """Gives the bytes of any token, added or not; none for an unknown ID."""
 
     def encode(self, text: str) -> list[int]:
         """The token IDs of `text`, added vocabulary included."""

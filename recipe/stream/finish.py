@@ -2,11 +2,13 @@
 
 from typing import Literal, NamedTuple
 
+FinishKind = Literal["stop", "length", "content_filter", "tool_calls"]
+
 
 class FinishReason(NamedTuple):
     """Why the output ended; `stop_sequence` is the stop string that was met, if any (the kind is then `stop`)."""
 
-    kind: Literal["stop", "length", "content_filter", "tool_calls"]
+    kind: FinishKind
     stop_sequence: str | None = None
 
 

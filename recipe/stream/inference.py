@@ -40,8 +40,8 @@ class PromptUsage:
     __slots__ = ("_prompt_cache_hit_tokens", "_prompt_tokens")
 
     def __init__(self, *, prompt_tokens: int = 0, prompt_cache_hit_tokens: int = 0) -> None:
-        self._prompt_tokens = _checked(prompt_tokens, _MAX_COUNT)
-        self._prompt_cache_hit_tokens = _checked(prompt_cache_hit_tokens, _MAX_COUNT)
+        self._prompt_tokens = count(prompt_tokens)
+        self._prompt_cache_hit_tokens = count(prompt_cache_hit_tokens)
 
     @property
     def prompt_tokens(self) -> int:
@@ -104,7 +104,7 @@ class InferenceChunk:
         _check_text(content, "content")
         chunk = _blank("text")
         chunk.content = content
-        chunk.token_count = _checked(token_count, _MAX_COUNT)
+        chunk.token_count = count(token_count)
         return chunk
 
     @staticmethod
@@ -143,6 +143,11 @@ def _blank(kind: Literal["ready", "text", "tokens", "finish"]) -> InferenceChunk
     chunk.content = chunk.token_ids = chunk.logprobs = chunk.finish_reason = None
     chunk.prompt_usage = chunk.token_count = chunk.system_fingerprint = None
     return chunk
+
+
+def count(value: int) -> int:
+    """The integer `value`; TypeError for no integer, OverflowError for one that is not a u64."""
+    return _checked(value, _MAX_COUNT)
 
 
 def _checked(value: int, largest: int) -> int:

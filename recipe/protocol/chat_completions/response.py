@@ -1,0 +1,334 @@
+"""Chat Completions chunks, and the response that they add up to.
+
+A chunk is what it adds to the response. Its JSON is made when it is asked for, from a frame that is the same for the whole
+stream: a piece of text costs an escape and a concatenation. Log probabilities are the items of a JSON array, as the decoder
+spelled them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring as json_string
+
+from recipe.json_value import utf8_str
+from recipe.stream.finish import FinishKind, Usage
+from recipe.stream.inference import count
+
+
+class StreamFrame:
+    """The JSON around the deltas of one stream. `created` is in seconds since the epoch."""
+
+    __slots__ = ("null_reasoning", "null_usage", "prefix", "suffix", "system_fingerprint")
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        model: str,
+        created: int,
+        system_fingerprint: str | None,
+        thinking_mode: bool,
+        reports_null_usage: bool,
+    ) -> None:
+        self.system_fingerprint = system_fingerprint
+        self.prefix = (
+            f'{{"id":{json_string(id)},"object":"chat.completion.chunk","created":{created},"model":{json_string(model)}'
+            f',"system_fingerprint":{_optional_string(system_fingerprint)},"choices":[{{"index":0,"delta":{{'
+        )
+        self.null_reasoning = ',"reasoning_content":null' if thinking_mode else ""
+        self.null_usage = ',"usage":null}' if reports_null_usage else "}"
+        self.suffix = '},"logprobs":null,"finish_reason":null}]' + self.null_usage
+
+
+class ChatCompletionChunk:
+    """One chunk of a stream. Accumulating it into a response consumes it."""
+
+    __slots__ = ("_consumed", "_frame")
+
+    def __init__(self, frame: StreamFrame) -> None:
+        self._frame = frame
+        self._consumed = False
+
+    def to_json(self) -> str:
+        """The chunk as it goes over the wire. RuntimeError when it has been consumed."""
+        if self._consumed:
+            raise RuntimeError("protocol chunk has been consumed")
+        return self._json()
+
+    def consume_into(self, response: ChatCompletionResponse) -> None:
+        """Apply the chunk to the response, once. RuntimeError when it has been consumed."""
+        if self._consumed:
+            raise RuntimeError("protocol chunk has been consumed")
+        self._consumed = True
+        self._add_to(response)
+
+    def _json(self) -> str:
+        raise TypeError(f"{type(self).__name__} is not a kind of chunk")
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        raise TypeError(f"{type(self).__name__} is not a kind of chunk")
+
+
+class OpeningChunk(ChatCompletionChunk):
+    """The role, and an empty text of the kind that comes first."""
+
+    __slots__ = ("_starts_in_reasoning",)
+
+    def __init__(self, frame: StreamFrame, starts_in_reasoning: bool) -> None:
+        super().__init__(frame)
+        self._starts_in_reasoning = starts_in_reasoning
+
+    def _json(self) -> str:
+        frame = self._frame
+        texts = '"content":null,"reasoning_content":""' if self._starts_in_reasoning else '"content":""'
+        null_reasoning = "" if self._starts_in_reasoning else frame.null_reasoning
+        return f'{frame.prefix}"role":"assistant",{texts}{null_reasoning}{frame.suffix}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.begin(self._frame.system_fingerprint)
+        (response.reasoning if self._starts_in_reasoning else response.content).add("")
+
+
+class ReasoningChunk(ChatCompletionChunk):
+    """A piece of the reasoning."""
+
+    __slots__ = ("_logprobs", "_text")
+
+    def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
+        super().__init__(frame)
+        self._text = text
+        self._logprobs = logprobs
+
+    def _json(self) -> str:
+        frame = self._frame
+        delta = f'{frame.prefix}"content":null,"reasoning_content":{json_string(self._text)}'
+        if self._logprobs is None:
+            return delta + frame.suffix
+        logprobs = f'{{"reasoning_content":[{self._logprobs}]}}'
+        return f'{delta}}},"logprobs":{logprobs},"finish_reason":null}}]{frame.null_usage}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.reasoning.add(self._text, self._logprobs)
+
+
+class ContentChunk(ChatCompletionChunk):
+    """A piece of the answer."""
+
+    __slots__ = ("_logprobs", "_text")
+
+    def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
+        super().__init__(frame)
+        self._text = text
+        self._logprobs = logprobs
+
+    def _json(self) -> str:
+        frame = self._frame
+        delta = f'{frame.prefix}"content":{json_string(self._text)}{frame.null_reasoning}'
+        if self._logprobs is None:
+            return delta + frame.suffix
+        return f'{delta}}},"logprobs":{{"content":[{self._logprobs}]}},"finish_reason":null}}]{frame.null_usage}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.content.add(self._text, self._logprobs)
+
+
+class CallChunk(ChatCompletionChunk):
+    """A tool call begins."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, frame: StreamFrame, index: int, call_id: str, name: str) -> None:
+        super().__init__(frame)
+        self._call = AccumulatedCall(index, call_id, name)
+
+    def _json(self) -> str:
+        return f'{self._frame.prefix}"tool_calls":[{self._call.to_json()}]{self._frame.suffix}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.calls.append(self._call)
+
+
+class ArgumentsChunk(ChatCompletionChunk):
+    """A piece of the arguments of a tool call."""
+
+    __slots__ = ("_index", "_text")
+
+    def __init__(self, frame: StreamFrame, index: int, text: str) -> None:
+        super().__init__(frame)
+        self._index = index
+        self._text = text
+
+    def _json(self) -> str:
+        arguments = f'{{"index":{self._index},"function":{{"arguments":{json_string(self._text)}}}}}'
+        return f'{self._frame.prefix}"tool_calls":[{arguments}]{self._frame.suffix}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.calls[self._index].arguments.append(self._text)
+
+
+class FinalChunk(ChatCompletionChunk):
+    """The finish reason and the usage."""
+
+    __slots__ = ("_reason", "_usage")
+
+    def __init__(self, frame: StreamFrame, reason: FinishKind, usage: Usage) -> None:
+        super().__init__(frame)
+        self._reason = reason
+        self._usage = usage
+
+    def _json(self) -> str:
+        frame = self._frame
+        delta = f'{frame.prefix}"content":""{frame.null_reasoning}}}'
+        return f'{delta},"logprobs":null,"finish_reason":"{self._reason}"}}],"usage":{usage_json(self._usage)}}}'
+
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.content.add("")
+        response.end(self._reason, self._usage)
+
+
+class AccumulatedText:
+    """A text with its log probabilities; null until the first piece arrives."""
+
+    __slots__ = ("_logprobs", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] | None = None
+        self._logprobs: list[str] = []
+
+    def add(self, text: str, logprobs: str | None = None) -> None:
+        """Append a piece."""
+        if self._pieces is None:
+            self._pieces = []
+        self._pieces.append(text)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
+
+    @property
+    def is_null(self) -> bool:
+        return self._pieces is None
+
+    def text_json(self) -> str:
+        return _optional_string(None if self._pieces is None else "".join(self._pieces))
+
+    def logprobs_json(self, name: str) -> list[str]:
+        """The log probabilities as the member `name` of an object, if there are any."""
+        return [f'"{name}":[{",".join(self._logprobs)}]'] if self._logprobs else []
+
+
+@dataclass(slots=True)
+class AccumulatedCall:
+    """A tool call, as far as it has come."""
+
+    index: int
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        function = f'{{"name":{json_string(self.name)},"arguments":{json_string("".join(self.arguments))}}}'
+        return f'{{"index":{self.index},"id":"{self.id}","type":"function","function":{function}}}'
+
+
+class ChatCompletionResponse:
+    """A whole response: the fold of the chunks of a stream, under an ID, model and creation time of its own.
+
+    `created` is in seconds since the epoch. The usage is that of the chunks; the constructor's counts are those of
+    protocols whose chunks bring less.
+    """
+
+    __slots__ = (
+        "_created",
+        "_finish_reason",
+        "_has_choice",
+        "_id",
+        "_model",
+        "_system_fingerprint",
+        "_usage",
+        "calls",
+        "content",
+        "reasoning",
+    )
+
+    def __init__(self, id: str, model: str, created: int, prompt_tokens: int, prompt_cache_hit_tokens: int) -> None:
+        self._id = utf8_str(id)
+        self._model = utf8_str(model)
+        self._created = count(created)
+        count(prompt_tokens)
+        count(prompt_cache_hit_tokens)
+        self._system_fingerprint: str | None = None
+        self._has_choice = False
+        self._finish_reason: FinishKind | None = None
+        self._usage: Usage | None = None
+        self.content = AccumulatedText()
+        self.reasoning = AccumulatedText()
+        self.calls: list[AccumulatedCall] = []
+
+    def accumulate(self, chunk: ChatCompletionChunk) -> None:
+        """Consume the chunk and apply its delta. RuntimeError when it has been consumed before."""
+        if not isinstance(chunk, ChatCompletionChunk):
+            raise TypeError(f"expected a ChatCompletionChunk, not {type(chunk).__name__}")
+        chunk.consume_into(self)
+
+    def to_json(self) -> str:
+        """The response as far as it has come."""
+        usage = "" if self._usage is None else f',"usage":{usage_json(self._usage)}'
+        return (
+            f'{{"id":{json_string(self._id)},"object":"chat.completion","created":{self._created}'
+            f',"model":{json_string(self._model)},"choices":[{self._choice_json()}]{usage}'
+            f',"system_fingerprint":{_optional_string(self._system_fingerprint)}}}'
+        )
+
+    @staticmethod
+    def sse_event_name(chunk: ChatCompletionChunk) -> str | None:
+        """None: the events have no names."""
+        if not isinstance(chunk, ChatCompletionChunk):
+            raise TypeError(f"expected a ChatCompletionChunk, not {type(chunk).__name__}")
+        return None
+
+    @staticmethod
+    def sse_done_data() -> str | None:
+        """The data of the message that ends a stream."""
+        return "[DONE]"
+
+    def begin(self, system_fingerprint: str | None) -> None:
+        """The response has its choice."""
+        self._has_choice = True
+        self._system_fingerprint = system_fingerprint
+
+    def end(self, reason: FinishKind, usage: Usage) -> None:
+        """The response is complete."""
+        self._finish_reason = reason
+        self._usage = usage
+
+    def _choice_json(self) -> str:
+        if not self._has_choice:
+            return ""
+        message = f'"role":"assistant","content":{self.content.text_json()}'
+        if not self.reasoning.is_null:
+            message += f',"reasoning_content":{self.reasoning.text_json()}'
+        if self.calls:
+            message += f',"tool_calls":[{",".join(call.to_json() for call in self.calls)}]'
+        logprobs = ",".join(
+            [*self.content.logprobs_json("content"), *self.reasoning.logprobs_json("reasoning_content")]
+        )
+        return (
+            f'{{"index":0,"message":{{{message}}},"logprobs":{f"{{{logprobs}}}" if logprobs else "null"}'
+            f',"finish_reason":{_optional_string(self._finish_reason)}}}'
+        )
+
+
+def usage_json(usage: Usage) -> str:
+    """The usage object; reasoning tokens are left out where they were not counted."""
+    reasoning = usage.reasoning_tokens
+    details = "" if reasoning is None else f',"completion_tokens_details":{{"reasoning_tokens":{reasoning}}}'
+    return (
+        f'{{"prompt_tokens":{usage.prompt_tokens},"completion_tokens":{usage.completion_tokens}'
+        f',"total_tokens":{usage.prompt_tokens + usage.completion_tokens}'
+        f',"prompt_tokens_details":{{"cached_tokens":{usage.prompt_cache_hit_tokens}}}{details}'
+        f',"prompt_cache_hit_tokens":{usage.prompt_cache_hit_tokens}'
+        f',"prompt_cache_miss_tokens":{usage.prompt_cache_miss_tokens}}}'
+    )
+
+
+def _optional_string(text: str | None) -> str:
+    return "null" if text is None else json_string(text)
