@@ -7,6 +7,7 @@ maps a status to the type name that each protocol gives it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -68,6 +69,10 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+Envelope = Callable[[ApiError, str], bytes]
+"""Makes the body of an error response from the error and the request's ID."""
 
 
 def openai_envelope(error: ApiError, request_id: str) -> bytes:

@@ -15,8 +15,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from engine.entrypoints.errors import ApiError, as_api_error, openai_envelope
-from engine.entrypoints.protocols import Envelope
+from engine.entrypoints.errors import ApiError, Envelope, as_api_error, openai_envelope
 
 Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 

@@ -87,8 +87,7 @@ async def create_server(options: ServerOptions) -> AsyncIterator[Server]:
             options.prepare_timeout_s,
         )
         stack.push_async_callback(pool.aclose)
-        backend = await _start_backend(options, files, max_model_len, phases)
-        stack.push_async_callback(backend.aclose)
+        backend = await _start_backend(stack, options, files, max_model_len, phases)
         tokenizer = await asyncio.to_thread(Tokenizer.from_str, files.tokenizer_json)
         with phases.phase(f"workers ({options.workers or default_workers()})"):
             await pool.ready()
@@ -108,16 +107,24 @@ def default_workers() -> int:
     return max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
-async def _start_backend(options: ServerOptions, files: ModelFiles, max_model_len: int, phases: Phases) -> Backend:
+async def _start_backend(
+    stack: contextlib.AsyncExitStack, options: ServerOptions, files: ModelFiles, max_model_len: int, phases: Phases
+) -> Backend:
+    """Start what computes tokens; `stack` closes it."""
     if options.backend == "mock":
         from engine.backends.mock import MockBackend
 
-        return MockBackend(tokens=options.mock_tokens, rate=options.mock_rate, script=options.mock_script)
+        mock = MockBackend(tokens=options.mock_tokens, rate=options.mock_rate, script=options.mock_script)
+        stack.push_async_callback(mock.aclose)
+        return mock
     from engine.backends.local import LocalBackend
     from engine.entrypoints.assembly import engine_config, make_core
 
     config = engine_config(options, max_model_len)
-    return await LocalBackend.start(lambda: make_core(files, config, phases.say))
+    local = LocalBackend.start(lambda: make_core(files, config, phases.say), system_fingerprint=files.fingerprint)
+    stack.push_async_callback(local.aclose)
+    await local.started()
+    return local
 
 
 def _http_server(

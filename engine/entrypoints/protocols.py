@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 
-from engine.entrypoints.errors import ApiError, anthropic_envelope, openai_envelope
+from engine.entrypoints.errors import ApiError, Envelope, anthropic_envelope, openai_envelope
 from recipe.protocol.chat_completions.response import ChatCompletionResponse
 from recipe.protocol.messages.response import MessagesResponse
 from recipe.protocol.responses.response import ResponsesResponse
 from recipe.stream.sse import sse_frame
-
-Envelope = Callable[[ApiError, str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
