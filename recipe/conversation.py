@@ -157,8 +157,8 @@ class Conversation:
     def __repr__(self) -> str:
         return (
             f"Conversation(messages={len(self._messages)}, thinking_mode={self._thinking_mode}, "
-            f"tools={len(self._tools)}, tool_choice={quoted(self._tool_choice)}, reasoning_effort={option(self._reasoning_effort)}, "
-            f"response_format={quoted(self._response_format)})"
+            f"tools={len(self._tools)}, tool_choice={quoted(self._tool_choice)}, "
+            f"reasoning_effort={option(self._reasoning_effort)}, response_format={quoted(self._response_format)})"
         )
 
 

@@ -1,18 +1,40 @@
-"""Python values as JSON values.
+"""JSON data, from text and from Python values.
 
-`json_value` turns what a caller built in Python (dict, list, tuple, str, bool, int, float, None) into plain JSON data, or
-says what is not JSON about it. Values that a JSON parser produced need no such check and must not pay for one.
+`parse_json` reads JSON text with the number model of the wire: integers that fit i64 or u64, floats for all others.
+`json_value` turns what a caller built in Python (dict, list, tuple, str, bool, int, float, None) into plain JSON data,
+or says what is not JSON about it.
 """
 
+import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
+
+import msgspec
 
 JsonValue: TypeAlias = Any
 """None, bool, int, float, str, list of them, or dict from str to them."""
 
 MAX_DEPTH = 128
 _INT_RANGE = range(-(2**63), 2**64)
+_DELICATE_INTEGER = re.compile(r"-0|[0-9]{19}")
+
+
+def parse_json(text: str) -> JsonValue:
+    """Parse one JSON text; of duplicate keys the last value wins.
+
+    Raises ValueError for what is not JSON, numbers out of range and lone surrogates included, or nests deeper than 127.
+    """
+    try:
+        value = msgspec.json.decode(text)
+        if _DELICATE_INTEGER.search(text):
+            value = json.loads(text, parse_int=_wire_integer)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if text.count("[") + text.count("{") >= MAX_DEPTH and _depth(value) >= MAX_DEPTH:
+        raise ValueError("recursion limit exceeded")
+    return value
 
 
 def json_value(value: object) -> JsonValue:
@@ -71,6 +93,23 @@ def _float(value: float) -> float:
 
 def _non_finite_name(value: float) -> str:
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _wire_integer(digits: str) -> int | float:
+    if digits == "-0" or len(digits) > 20 or int(digits) not in _INT_RANGE:
+        number = float(digits)
+        if math.isinf(number):
+            raise ValueError("number out of range")
+        return number
+    return int(digits)
+
+
+def _depth(value: JsonValue) -> int:
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 _SCALARS: tuple[tuple[type, Callable[[Any], JsonValue]], ...] = ((str, utf8_str), (int, _integer), (float, _float))

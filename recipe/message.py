@@ -1,7 +1,7 @@
 """The messages of a conversation.
 
-An image placeholder is a *place* in the content, not a spelling: messages keep the ranges (`image_ranges`, code points), so
-that a spelling that somebody typed stays ordinary text.
+An image placeholder is a *place* in the content, not a spelling: messages keep the ranges (`image_ranges`, code
+points), so that a spelling that somebody typed stays ordinary text.
 """
 
 from collections.abc import Sequence
@@ -65,6 +65,8 @@ class _ImageMessage(Message):
     """
 
     __slots__ = ("_image_ranges", "_image_sources")
+    _image_sources: Sequence[ImageSource]
+    _image_ranges: tuple[Range, ...]
 
     def _fill(self, content: str, image_sources: Sequence[ImageSource] | None, image_token: str | None) -> None:
         self._content = text("content", content)
@@ -88,6 +90,7 @@ class SystemMessage(_ImageMessage):
 
     __slots__ = ("_tools",)
     role = "system"
+    _tools: Sequence[ToolDefinition] | None
 
     def __init__(
         self,
@@ -140,6 +143,13 @@ class UserMessage(_ImageMessage):
         self._content, self._image_sources, self._image_ranges = content, image_sources, image_ranges
         return self
 
+    def joined(self, other: "UserMessage") -> "UserMessage":
+        """Return one message of both, with an empty line between them."""
+        offset = len(self._content) + 2
+        moved = tuple((start + offset, end + offset) for start, end in other._image_ranges)
+        content = f"{self._content}\n\n{other._content}"
+        return UserMessage.trusted(content, self.image_sources + other.image_sources, self._image_ranges + moved)
+
     def __repr__(self) -> str:
         return f"UserMessage({quoted(self._content)}, image_sources={len(self._image_sources)})"
 
@@ -149,6 +159,7 @@ class AssistantMessage(Message):
 
     __slots__ = ("_prefix", "_reasoning_content", "_tool_calls")
     role = "assistant"
+    _tool_calls: Sequence[ToolCall] | None
 
     def __init__(
         self,

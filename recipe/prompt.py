@@ -1,8 +1,8 @@
 """A prompt: text of which some ranges are special tokens.
 
 Whether a stretch is special is decided where it is written, never by how it is spelled: an encoding pushes its markers
-with `push_special` and everything else with `push_text`, and the tokenizer encodes the two by different roads. Pieces are
-kept as they come; text, offsets and stretches are derived from them when asked for.
+with `push_special` and everything else with `push_text`, and the tokenizer encodes the two by different roads. Pieces
+are kept as they come; text, offsets and stretches are derived from them when asked for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -196,6 +196,8 @@ class RenderedPrompt:
     """A rendered conversation: its prompt and the images that the placeholders stand for. Only encodings make them."""
 
     __slots__ = ("_image_sources", "_prompt")
+    _prompt: Prompt
+    _image_sources: Sequence["ImageSource"]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise TypeError("cannot create 'RenderedPrompt' instances")
