@@ -16,8 +16,8 @@ _HIGH_EFFORT = """\
 Reasoning Effort: Absolute maximum with no shortcuts permitted.
 You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, \
 rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.
-Explicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, and
-\\ rejected hypothesis to ensure absolutely no assumption is left unchecked.
+Explicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, \
+and rejected hypothesis to ensure absolutely no assumption is left unchecked.
 
 """
 _MAX_EFFORT = """\

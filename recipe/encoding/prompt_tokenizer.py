@@ -65,7 +65,7 @@ class PromptTokenizer:
             raise RuntimeError(f"failed to encode conversation: {problem}") from None
 
     def _fill(self, ids: list[list[int]], unknown: list[tuple[int, str]]) -> None:
-        """Encode the (place, stretch) pairs in one batch, put the IDs into their places and keep those of short ones."""
+        """Encode the (place, stretch) pairs in one batch, put the IDs in their places and keep those of short ones."""
         if len(self._kept) >= _KEPT_STRETCHES:
             self._kept.clear()
         encodings = self._later.encode_batch_fast([stretch for _, stretch in unknown], add_special_tokens=False)
