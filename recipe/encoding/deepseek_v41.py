@@ -60,8 +60,8 @@ def _sort_results(messages: list[Message]) -> None:
     for is_answer, run in groupby(range(len(messages)), key=lambda place: messages[place].role in ("user", "tool")):
         if is_answer:
             places = [place for place in run if messages[place].tool_call_id is not None]
-            order = sorted(places, key=lambda place, rank=rank: rank.get(messages[place].tool_call_id, 0))
-            for place, result in zip(places, [messages[place] for place in order], strict=True):
+            order = sorted((rank.get(messages[place].tool_call_id, 0), place) for place in places)
+            for place, result in zip(places, [messages[place] for _, place in order], strict=True):
                 messages[place] = result
         else:
             for place in run:
