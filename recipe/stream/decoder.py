@@ -44,7 +44,7 @@ class StreamDecoder:
         self._bytes = b""  # the first part of a character
         self._text = ""  # decoded, but ending in a character that may not be complete
         self._count = 0  # tokens held
-        self._logprobs: list[str] | None = None  # theirs
+        self._logprobs: list[str] = []  # theirs; of use only when every token has them
 
     def decode(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> list[Segment]:
         """The segments that these tokens complete.
@@ -62,18 +62,13 @@ class StreamDecoder:
                 self._flush(segments)
             self._count += 1
             if logprobs is not None:
-                self._hold_logprob(token_id, logprobs[position])
+                self._logprobs.append(logprob_json(token_id, logprobs[position], self._token_bytes))
             if spelling is None:
                 self._bytes += self._token_bytes(token_id)
             else:
                 segments.append(self._take(spelling, SPECIAL))
         self._cut(segments)
         return segments
-
-    def _hold_logprob(self, token_id: int, logprob: TokenLogprob) -> None:
-        if self._logprobs is None:
-            self._logprobs = []
-        self._logprobs.append(logprob_json(token_id, logprob, self._token_bytes))
 
     def _cut(self, segments: list[Segment]) -> None:
         """Make a segment of what is held, unless it ends amid a character."""
@@ -92,7 +87,9 @@ class StreamDecoder:
         segments.append(self._take(text, PLAIN))
 
     def _take(self, text: str, origin: int) -> Segment:
-        logprobs = None if self._logprobs is None else ",".join(self._logprobs)
+        logprobs = ",".join(self._logprobs) if len(self._logprobs) == self._count else None
         segment = Segment(text, origin, self._count, logprobs)
-        self._text, self._count, self._logprobs = "", 0, None
+        self._text = ""
+        self._count = 0
+        self._logprobs.clear()
         return segment

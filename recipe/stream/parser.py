@@ -8,10 +8,10 @@ output has the same meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from json.encoder import encode_basestring as json_string
 from typing import Protocol
 
-from recipe.stream.call_id import tool_call_id
 from recipe.stream.matcher import Match, Matcher
 from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 from recipe.stream.pending_output import PendingOutput
@@ -28,7 +28,7 @@ class OutputSink(Protocol):
     def content(self, text: str, logprobs: str | None) -> None:
         """A piece of the answer."""
 
-    def tool_call(self, call_id: str, name: str) -> None:
+    def tool_call(self, name: str) -> None:
         """A tool call begins."""
 
     def arguments(self, text: str) -> None:
@@ -54,6 +54,7 @@ class OutputParser:
         "_sink",
         "_stage",
         "_text_stage",
+        "_waiting",
         "reasoning_pieces",
         "stop_sequence",
         "tool_calls",
@@ -78,6 +79,7 @@ class OutputParser:
             Stage.STRING_VALUE: self._emit_string,
             Stage.JSON_VALUE: self._emit_raw,
         }
+        self._waiting: list[Callable[[], None]] = []
         self.reasoning_pieces: list[str] = []
         self.stop_sequence: str | None = None
         self.tool_calls = 0
@@ -97,22 +99,38 @@ class OutputParser:
             position = match.end
         if position < len(text) or not position:
             pending.add(text[position:], segment.logprobs)
-        for piece, logprobs in pending.release(pending.length - matcher.held):
+        decided = pending.length - matcher.held
+        if decided or not pending.length:
+            self._write_markers()
+        for piece, logprobs in pending.release(decided):
             self._emit(piece, logprobs)
 
     def end(self) -> None:
         """The output is over: what was held as a possible marker is text."""
+        self._write_markers()
         for piece, logprobs in self._pending.release(self._pending.length):
             self._emit(piece, logprobs)
 
     def _take_match(self, match: Match, position: int, segment: Segment) -> None:
         """Give out the text before a marker, then do what it asks for."""
+        self._write_markers()
         pending, marker = self._pending, match.pattern.meaning
         pending.add(segment.text[position : match.end], segment.logprobs)
         skips_newlines = marker is Marker.THINKING_END and self._stage is Stage.REASONING
         for piece, logprobs in pending.cut(pending.length - match.length, skips_newlines):
             self._emit(piece, logprobs)
         _ACTIONS[marker](self, match.pattern.text, segment.logprobs)
+        if match.length > match.end - position:  # it began in an earlier segment
+            self._write_markers()
+
+    def _write(self, output: Callable[..., None], *args: str | None) -> None:
+        """What a marker itself puts out; it waits while the rest of its segment may as a whole be a marker."""
+        self._waiting.append(partial(output, *args))
+
+    def _write_markers(self) -> None:
+        for output in self._waiting:
+            output()
+        self._waiting.clear()
 
     def _first_stage(self, options: ParsingOptions) -> Stage:
         if options.starts_in_tool_calls:
@@ -156,7 +174,7 @@ class OutputParser:
 
     def _on_json_open(self, text: str, logprobs: str | None) -> None:
         self._enter(Stage.JSON_BODY)
-        self._emit(text, logprobs)
+        self._write(self._sink.content, text, logprobs)
 
     def _on_fence(self, _text: str, _logprobs: str | None) -> None:
         self._enter(Stage.JSON_BODY)
@@ -168,8 +186,7 @@ class OutputParser:
         self._enter(Stage.TOOL_NAME)
 
     def _on_tool_name_end(self, _text: str, _logprobs: str | None) -> None:
-        skipped_thinking = self._initial_stage is not None and not self.reasoning_pieces
-        self._sink.tool_call(tool_call_id(self.tool_calls, skipped_thinking), "".join(self._name))
+        self._write(self._sink.tool_call, "".join(self._name))
         self.tool_calls += 1
         self._name.clear()
         self._has_arguments = False
@@ -179,16 +196,16 @@ class OutputParser:
         self._enter(Stage.FINISHED)
 
     def _on_parameter(self, _text: str, _logprobs: str | None) -> None:
-        self._sink.arguments(", " if self._has_arguments else "{")
+        self._write(self._sink.arguments, ", " if self._has_arguments else "{")
         self._has_arguments = True
         self._enter(Stage.ARGUMENT_NAME)
 
     def _on_argument_name_end(self, _text: str, _logprobs: str | None) -> None:
-        self._sink.arguments(": ")
+        self._write(self._sink.arguments, ": ")
         self._enter(Stage.ARGUMENT_KIND)
 
     def _on_string_kind(self, _text: str, _logprobs: str | None) -> None:
-        self._sink.arguments('"')
+        self._write(self._sink.arguments, '"')
         self._enter(Stage.STRING_VALUE)
 
     def _on_json_kind(self, _text: str, _logprobs: str | None) -> None:
@@ -197,11 +214,11 @@ class OutputParser:
     def _on_tag_end(self, _text: str, _logprobs: str | None) -> None:
         """A closing tag ends the innermost thing that is open: a value, else the call."""
         if self._stage is Stage.ARGUMENTS:
-            self._sink.arguments("}" if self._has_arguments else "{}")
+            self._write(self._sink.arguments, "}" if self._has_arguments else "{}")
             self._enter(Stage.TOOL_BLOCK)
             return
         if self._stage is Stage.STRING_VALUE:
-            self._sink.arguments('"')
+            self._write(self._sink.arguments, '"')
         self._enter(Stage.ARGUMENTS)
 
 

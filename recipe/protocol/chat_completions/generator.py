@@ -16,6 +16,7 @@ from recipe.protocol.chat_completions.response import (
 )
 from recipe.protocol.chat_completions.schema import StreamOptions
 from recipe.request import ConversationRequest
+from recipe.stream.call_id import tool_call_id
 from recipe.stream.finish import FinishReason, Usage
 
 
@@ -31,6 +32,7 @@ class ChatCompletionChunkGenerator:
         "_chunks",
         "_consumed",
         "_frame",
+        "_has_reasoning",
         "_id",
         "_model",
         "_reports_null_usage",
@@ -48,6 +50,7 @@ class ChatCompletionChunkGenerator:
         self._reports_null_usage = reports_null_usage
         self._consumed = False
         self._calls = 0
+        self._has_reasoning = False
         self._chunks: list[ChatCompletionChunk] = []
 
     @classmethod
@@ -84,14 +87,16 @@ class ChatCompletionChunkGenerator:
 
     def reasoning(self, text: str, logprobs: str | None) -> None:
         """A piece of the reasoning."""
+        self._has_reasoning = True
         self._chunks.append(ReasoningChunk(self._frame, text, logprobs))
 
     def content(self, text: str, logprobs: str | None) -> None:
         """A piece of the answer."""
         self._chunks.append(ContentChunk(self._frame, text, logprobs))
 
-    def tool_call(self, call_id: str, name: str) -> None:
+    def tool_call(self, name: str) -> None:
         """A tool call begins."""
+        call_id = tool_call_id(self._calls, self._thinking_mode and not self._has_reasoning)
         self._chunks.append(CallChunk(self._frame, self._calls, call_id, name))
         self._calls += 1
 
@@ -101,6 +106,8 @@ class ChatCompletionChunkGenerator:
 
     def finish(self, reason: FinishReason, usage: Usage) -> None:
         """The last chunk, with the finish reason and the usage."""
+        if not self._thinking_mode:
+            usage = usage._replace(reasoning_tokens=None)
         self._chunks.append(FinalChunk(self._frame, reason.kind, usage))
 
     def take(self) -> list[ChatCompletionChunk]:
