@@ -24,7 +24,7 @@ MAX_DEPTH = 127  # nested arrays and objects of a JSON text
 
 _DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b'[]{}"\\')
+_OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _STRING = re.compile(rb'"[^"]*"')
 # A number whose exact JSON value differs from what a typed pass makes of it: -0, beyond 64 bits, beyond a double.
 _UNUSUAL_NUMBER = re.compile(rb"(?:^|[:\[,\s])(?:-0(?![.\deE])|-?\d{19,}|-?\d[\d.]*[eE]\+?\d{3})")
@@ -86,9 +86,9 @@ def strict_json(text: bytes) -> Any:
 
 
 def depth(text: bytes) -> int:
-    """How deep the arrays and objects of a JSON text nest."""
-    brackets = text.translate(None, _NO_BRACKETS).replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = _STRING.sub(b"", brackets).translate(_BRACKETS, b"\\")
+    """How deep the arrays and objects of a valid JSON text nest."""
+    brackets = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
+    brackets = _STRING.sub(b"", brackets).translate(_BRACKETS)
     levels = 0
     while brackets:  # each pass takes off the innermost level
         brackets = brackets.replace(b"[]", b"")

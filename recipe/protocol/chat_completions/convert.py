@@ -98,7 +98,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
             parse_tool_calls=bool(tools),
             starts_in_tool_calls=choice == "required",
             parse_json_output=response_format.kind == "json_object",
-            thinking_initial_stage=initial_stage(thinking, messages[-1]),
+            thinking_initial_stage=initial_stage(thinking, messages[-1] if messages else None),
             stop_sequences=stops,
             special_tokens=options.special_tokens,
         )
@@ -112,7 +112,7 @@ def _check_prompt(body: ChatCompletionBody, messages: Sequence[Message], respons
     is_json = response_format.kind == "json_object"
     if is_json:
         check_json_word(_texts(body.messages), _NO_JSON_WORD)
-    if not messages[-1].prefix:
+    if not (messages and messages[-1].prefix):
         return
     if is_json:
         raise ConversionError("response_format json_object should not be used with prefix")

@@ -17,10 +17,11 @@ from recipe.protocol.chat_completions.response import (
 from recipe.protocol.chat_completions.schema import StreamOptions
 from recipe.request import ConversationRequest
 from recipe.stream.call_id import tool_call_id
+from recipe.stream.chunk_queue import ChunkQueue
 from recipe.stream.finish import FinishReason, Usage
 
 
-class ChatCompletionChunkGenerator:
+class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
     """Makes the chunks of one response; a stream processor consumes it.
 
     `starts_in_reasoning` says what the first delta announces. The chunks before the last carry `"usage":null` when
@@ -29,8 +30,6 @@ class ChatCompletionChunkGenerator:
 
     __slots__ = (
         "_calls",
-        "_chunks",
-        "_consumed",
         "_frame",
         "_has_reasoning",
         "_id",
@@ -43,15 +42,14 @@ class ChatCompletionChunkGenerator:
     def __init__(
         self, id: str, model: str, *, thinking_mode: bool, starts_in_reasoning: bool, reports_null_usage: bool
     ) -> None:
+        super().__init__()
         self._id = id
         self._model = model
         self._thinking_mode = thinking_mode
         self._starts_in_reasoning = starts_in_reasoning
         self._reports_null_usage = reports_null_usage
-        self._consumed = False
         self._calls = 0
         self._has_reasoning = False
-        self._chunks: list[ChatCompletionChunk] = []
 
     @classmethod
     def for_request(cls, request: ConversationRequest, id: str, model: str) -> ChatCompletionChunkGenerator:
@@ -66,12 +64,6 @@ class ChatCompletionChunkGenerator:
             starts_in_reasoning=stage is not None and stage.starts_in_reasoning(),
             reports_null_usage=include_usage or not request.stream,
         )
-
-    def consume(self) -> None:
-        """Take the generator for a stream. RuntimeError when it has been taken before."""
-        if self._consumed:
-            raise RuntimeError("chunk generator has been consumed")
-        self._consumed = True
 
     def open(self, prompt: Usage, system_fingerprint: str | None) -> None:
         """The first delta, with the role."""
@@ -109,8 +101,3 @@ class ChatCompletionChunkGenerator:
         if not self._thinking_mode:
             usage = usage._replace(reasoning_tokens=None)
         self._chunks.append(FinalChunk(self._frame, reason.kind, usage))
-
-    def take(self) -> list[ChatCompletionChunk]:
-        """The chunks made since the last call."""
-        chunks, self._chunks = self._chunks, []
-        return chunks

@@ -58,7 +58,9 @@ class History:
         for index, item in enumerate(items):
             if self._open and not isinstance(item, ToolItem):
                 raise _too_few_answers()
-            messages.append(self._message(index, item))
+            message = self._message(index, item)
+            if message.content or not isinstance(item, SystemItem):  # an empty system message says nothing
+                messages.append(message)
         if self._open:
             raise _too_few_answers()
         if any(message.prefix for message in messages[:-1]):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring as json_string
 
 from recipe.json_value import utf8_str
+from recipe.stream.chunk import ProtocolChunk
 from recipe.stream.finish import FinishKind, Usage
 from recipe.stream.inference import count
 
@@ -40,33 +41,14 @@ class StreamFrame:
         self.suffix = '},"logprobs":null,"finish_reason":null}]' + self.null_usage
 
 
-class ChatCompletionChunk:
+class ChatCompletionChunk(ProtocolChunk["ChatCompletionResponse"]):
     """One chunk of a stream. Accumulating it into a response consumes it."""
 
-    __slots__ = ("_consumed", "_frame")
+    __slots__ = ("_frame",)
 
     def __init__(self, frame: StreamFrame) -> None:
+        super().__init__()
         self._frame = frame
-        self._consumed = False
-
-    def to_json(self) -> str:
-        """The chunk as it goes over the wire. RuntimeError when it has been consumed."""
-        if self._consumed:
-            raise RuntimeError("protocol chunk has been consumed")
-        return self._json()
-
-    def consume_into(self, response: ChatCompletionResponse) -> None:
-        """Apply the chunk to the response, once. RuntimeError when it has been consumed."""
-        if self._consumed:
-            raise RuntimeError("protocol chunk has been consumed")
-        self._consumed = True
-        self._add_to(response)
-
-    def _json(self) -> str:
-        raise TypeError(f"{type(self).__name__} is not a kind of chunk")
-
-    def _add_to(self, response: ChatCompletionResponse) -> None:
-        raise TypeError(f"{type(self).__name__} is not a kind of chunk")
 
 
 class OpeningChunk(ChatCompletionChunk):
