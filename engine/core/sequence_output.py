@@ -33,3 +33,11 @@ class SequenceOutput:
     @property
     def is_last(self) -> bool:
         return self.finish_reason is not None or self.error is not None
+
+    def extend(self, later: SequenceOutput) -> None:
+        """Append what a later step gave the same sequence."""
+        self.token_ids.extend(later.token_ids)
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.num_hidden_tokens += later.num_hidden_tokens
+        self.finish_reason, self.error = later.finish_reason, later.error
