@@ -250,7 +250,14 @@ class ConversationRequest:
     the protocol that converted the request: what its responses need to report of it.
     """
 
-    __slots__ = ("_conversation", "_inference_options", "_model_version", "_parsing_options", "_stream", "protocol_state")
+    __slots__ = (
+        "_conversation",
+        "_inference_options",
+        "_model_version",
+        "_parsing_options",
+        "_stream",
+        "protocol_state",
+    )
 
     def __init__(self, conversation: Conversation, model_version: ModelVersion) -> None:
         self._conversation = _instance(conversation, Conversation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from recipe.conversation import ToolChoice, ToolDefinition
@@ -65,9 +65,28 @@ def checked_parameters(name: str, parameters: JsonValue, strict: bool | None) ->
     return parameters
 
 
-def select_tools(
-    tools: Sequence[ToolDefinition], choice: str | NamedTool | None, *, thinking: bool
-) -> SelectedTools:
+def checked_tools(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+    """The tools with the parameters to offer. ConversionError for the first tool, in their order, whose name repeats or
+    whose parameters are bad.
+    """
+    checked: list[ToolDefinition] = []
+    seen: set[str] = set()
+    for tool in tools:
+        if tool.name in seen:
+            raise _repeated_name()
+        seen.add(tool.name)
+        parameters = checked_parameters(tool.name, tool.parameters, tool.strict)
+        if parameters is not tool.parameters:
+            tool = ToolDefinition.trusted(tool.name, tool.description, parameters, tool.strict, tool.defer_loading)
+        checked.append(tool)
+    return checked
+
+
+def _repeated_name() -> ConversionError:
+    return ConversionError("Tool names must be unique.")
+
+
+def select_tools(tools: Sequence[ToolDefinition], choice: str | NamedTool | None, *, thinking: bool) -> SelectedTools:
     """The tools that `choice` (`auto`, `none`, `required` or one function; None is `auto`) leaves.
 
     ConversionError for names that repeat, an unknown function, or a demanded call in thinking mode. With the choice
@@ -78,7 +97,7 @@ def select_tools(
     if not tools:
         return SelectedTools((), "auto")
     if len({tool.name for tool in tools}) < len(tools):
-        raise ConversionError("Tool names must be unique.")
+        raise _repeated_name()
     if isinstance(choice, NamedTool):
         tools = _named(tools, choice.name)
     elif choice != "required":

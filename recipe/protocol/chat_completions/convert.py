@@ -25,7 +25,7 @@ from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, fo
 from recipe.protocol.content import image_token
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
-from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_parameters, select_tools
+from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_tools, select_tools
 from recipe.protocol.validation import check_stop_strings, resolve_inference
 from recipe.request import ConversationRequest, ConversionOptions
 from recipe.stream.parsing_options import ParsingOptions
@@ -33,8 +33,10 @@ from recipe.stream.parsing_options import ParsingOptions
 if TYPE_CHECKING:
     from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
 
-_NO_JSON_WORD = (
-    "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
+_NO_JSON_WORD = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
+_PREFIX_NOT_LAST = (
+    "Invalid completion message: prefix set true with message which is not final message "
+    "or message role is not assistant"
 )
 
 
@@ -68,12 +70,14 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
             has_tools=bool(body.tools),
             field="reasoning_content",
         )
+        if any(message.prefix for message in messages[:-1]):
+            raise ConversionError(_PREFIX_NOT_LAST)
         response_format = TEXT if body.response_format is None else _response_format(body.response_format)
-        _check_prompt(body, messages, response_format)
-
-        choice = _choice(body.tool_choice)
-        offered = () if choice == "none" else _tools(body.tools or ())
-        tools, choice = select_tools(offered, choice, thinking=thinking.enabled)
+        if response_format.kind == "json_object":
+            check_json_word(_texts(body.messages), _NO_JSON_WORD)
+        offered = () if body.tool_choice == "none" else checked_tools(_declared_tools(body.tools or ()))
+        tools, choice = select_tools(offered, _choice(body.tool_choice), thinking=thinking.enabled)
+        _check_prefix(body, messages, response_format)
         stops = check_stop_strings(body.stop)
         if body.stream_options is not None and not body.stream:
             raise ConversionError("stream_options should be set along with stream = true")
@@ -81,9 +85,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
         if tools:
             check_strict_mix(tools, has_response_format=body.response_format is not None)
             constraint = tool_constraint(tools, choice)
-        inference = resolve_inference(
-            body, options, version, thinking, has_tools=bool(tools), constraint=constraint
-        )
+        inference = resolve_inference(body, options, version, thinking, has_tools=bool(tools), constraint=constraint)
         conversation = Conversation.trusted(
             messages,
             thinking_mode=thinking.enabled,
@@ -107,14 +109,11 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
         )
 
 
-def _check_prompt(body: ChatCompletionBody, messages: Sequence[Message], response_format: ResponseFormat) -> None:
-    """What response format and prefix ask of the messages."""
-    is_json = response_format.kind == "json_object"
-    if is_json:
-        check_json_word(_texts(body.messages), _NO_JSON_WORD)
+def _check_prefix(body: ChatCompletionBody, messages: Sequence[Message], response_format: ResponseFormat) -> None:
+    """ConversionError for a prefix beside what would not continue it."""
     if not (messages and messages[-1].prefix):
         return
-    if is_json:
+    if response_format.kind == "json_object":
         raise ConversionError("response_format json_object should not be used with prefix")
     if body.tools or any(message.role == "tool" for message in messages):
         raise ConversionError("Function call should not be used with prefix")
@@ -129,12 +128,11 @@ def _texts(items: Sequence[MessageItem]) -> Iterator[str]:
             yield from (block.text for block in item.content if isinstance(block, TextBlock))
 
 
-def _tools(tools: Sequence[FunctionTool]) -> list[ToolDefinition]:
-    functions = [tool.function for tool in tools]
-    return [
-        ToolDefinition.trusted(f.name, f.description, checked_parameters(f.name, f.parameters, f.strict), f.strict)
-        for f in functions
-    ]
+def _declared_tools(tools: Sequence[FunctionTool]) -> Iterator[ToolDefinition]:
+    """The tools as they were declared."""
+    for tool in tools:
+        function = tool.function
+        yield ToolDefinition.trusted(function.name, function.description, function.parameters, function.strict)
 
 
 def _choice(choice: ToolChoice | None) -> str | NamedTool | None:

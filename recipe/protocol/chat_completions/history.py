@@ -21,9 +21,10 @@ from recipe.conversation import (
 from recipe.errors import ConversionError
 from recipe.protocol.chat_completions.schema import (
     AssistantItem,
-    Block,
     BlockContent,
     FileBlock,
+    ImageUrl,
+    ImageUrlBlock,
     LatestReminderItem,
     MessageItem,
     SystemItem,
@@ -63,11 +64,6 @@ class History:
                 messages.append(message)
         if self._open:
             raise _too_few_answers()
-        if any(message.prefix for message in messages[:-1]):
-            raise ConversionError(
-                "Invalid completion message: prefix set true with message which is not final message "
-                "or message role is not assistant"
-            )
         return messages
 
     def _message(self, index: int, item: MessageItem) -> Message:
@@ -84,7 +80,9 @@ class History:
         return LatestReminderMessage.trusted(item.content)
 
     def _assistant(self, index: int, item: AssistantItem) -> AssistantMessage:
-        content = _assistant_text(item.content)
+        content, *_ = self._content(
+            index, item.content or "", refused_images="Image in assistant message is not supported"
+        )
         calls = None if item.tool_calls is None else self._calls(index, item.tool_calls)
         if item.content is None and calls is None:
             raise ConversionError("Invalid assistant message: content or tool_calls must be set")
@@ -120,37 +118,31 @@ class History:
         self._answered.add(call_id)
 
     def _content(
-        self, index: int, blocks: BlockContent
+        self, index: int, blocks: BlockContent, refused_images: str | None = None
     ) -> tuple[str, Sequence[ImageSource], tuple[tuple[int, int], ...]]:
-        """Text, image sources and the places of their placeholders."""
+        """Text, image sources and the places of their placeholders; `refused_images` is the error of any image."""
         if isinstance(blocks, str):
             return blocks, (), ()
         content = Content()
+        path = f".messages[{index}]"
+        token = self._image_token
+        if token is not None:
+            blocks = [_image_block(block, path) if isinstance(block, FileBlock) else block for block in blocks]
         for block in blocks:
             if isinstance(block, TextBlock):
                 content.add_text(block.text)
-            elif self._image_token is None:
+            elif token is None or isinstance(block, FileBlock):
                 content.add_text(UNSUPPORTED_IMAGE)
+            elif refused_images is not None:
+                raise ConversionError(refused_images)
             else:
-                content.add_image(_image_source(block, f".messages[{index}]"), self._image_token)
+                image = block.image_url
+                content.add_image(image_url_source(image.url, image.detail, path), token)
         return content.text, content.image_sources, content.image_ranges
 
 
-def _assistant_text(blocks: BlockContent | None) -> str:
-    if blocks is None or isinstance(blocks, str):
-        return blocks or ""
-    content = Content()
-    for block in blocks:
-        if not isinstance(block, TextBlock):
-            raise ConversionError("Image in assistant message is not supported")
-        content.add_text(block.text)
-    return content.text
-
-
-def _image_source(block: Block, path: str) -> ImageSource:
-    if isinstance(block, FileBlock):
-        return image_url_source(_file_url(block, path), None, path)
-    return image_url_source(block.image_url.url, block.image_url.detail, path)
+def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
+    return ImageUrlBlock(ImageUrl(_file_url(block, path)))
 
 
 def _file_url(block: FileBlock, path: str) -> str:
