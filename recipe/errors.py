@@ -8,7 +8,7 @@ import msgspec
 class ConversionError(Exception):
     """A protocol request that is invalid or cannot be converted. `str(error)` is the message.
 
-    `status_code` is the HTTP status; `body` is the compact JSON error envelope that the reference sends for every protocol.
+    `status_code` is the HTTP status; `body` is the error envelope, the same for every protocol.
     """
 
     def __init__(self, message: str, status_code: int = 400) -> None:

@@ -1,7 +1,7 @@
 """What conversion takes (`ConversionOptions`) and what it yields (`ConversationRequest`), whatever the protocol.
 
-A `ConversationRequest` is a conversation to render, the parameters of its inference, and the settings its output is to be
-parsed with. Values are immutable; a changed option is a new object (`with_...`).
+A `ConversationRequest` is a conversation to render, the parameters of its inference, and the settings that its output is
+to be parsed with. Values are immutable; a changed option is a new object (`with_...`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from recipe.argument import flag, text
 from recipe.conversation import Conversation
 from recipe.errors import ConversionError
 from recipe.prompt import SpecialTokens
 from recipe.stream.parsing_options import ParsingOptions
+
+_T = TypeVar("_T")
 
 IMAGE_SPECIAL_TOKEN_ID = 129264
 """The token ID of the image placeholder in the vocabulary of DeepSeek V4.1."""
@@ -98,7 +101,7 @@ class ConversionOptions:
         thinking_max_tokens_upper_bound: int = MAX_TOKENS_UPPER_BOUND,
         non_thinking_max_tokens_upper_bound: int = MAX_TOKENS_UPPER_BOUND,
     ) -> None:
-        self._default_thinking_mode = _instance(default_thinking_mode, bool)
+        self._default_thinking_mode = flag("default_thinking_mode", default_thinking_mode)
         self._reasoning_content_behavior = _instance(reasoning_content_behavior, ReasoningContentBehavior)
         self._responses_web_search = _instance(responses_web_search, WebSearchBehavior)
         self._messages_web_search = _instance(messages_web_search, WebSearchBehavior)
@@ -171,7 +174,7 @@ class ConversionOptions:
 
     def with_default_thinking_mode(self, default_thinking_mode: bool) -> ConversionOptions:
         """Options with another default thinking mode."""
-        return self._with("_default_thinking_mode", _instance(default_thinking_mode, bool))
+        return self._with("_default_thinking_mode", flag("default_thinking_mode", default_thinking_mode))
 
     def with_reasoning_content_behavior(
         self, reasoning_content_behavior: ReasoningContentBehavior
@@ -195,13 +198,13 @@ class ConversionOptions:
 
     def with_model_alias(self, model: str, model_version: ModelVersion) -> ConversionOptions:
         """Options that also accept `model` as a name of `model_version`; an existing name gets the new version."""
-        alias = {_text(model): _instance(model_version, ModelVersion)}
+        alias = {text("model", model): _instance(model_version, ModelVersion)}
         return self._with("_model_versions_by_name", {**self._model_versions_by_name, **alias})
 
     def with_model_versions_by_name(self, model_versions_by_name: dict[str, ModelVersion]) -> ConversionOptions:
         """Options that accept exactly the names of the mapping."""
         table = {
-            _text(name): _instance(version, ModelVersion)
+            text("model_versions_by_name", name): _instance(version, ModelVersion)
             for name, version in _instance(model_versions_by_name, dict).items()
         }
         return self._with("_model_versions_by_name", table)
@@ -246,8 +249,8 @@ class InferenceOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ConversationRequest:
     """A conversation with the options of its inference and of the parsing of its output.
 
-    Constructed directly it has default options and is not streamed; conversion fills everything. `protocol_state` is for
-    the protocol that converted the request: what its responses need to report of it.
+    Constructed directly it has default options and is not streamed; conversion fills everything. `protocol_state` is
+    what the protocol that converted the request needs for its responses.
     """
 
     __slots__ = (
@@ -317,8 +320,8 @@ class ConversationRequest:
 
         `prompt_tokens` counts each image at its real size; `context_limit` is what the model's context holds. A request
         that sets none gets 8192 without thinking, 131072 with effort `max`, else 65536; what the context has left caps
-        both. ConversionError when the prompt and the requested tokens exceed the context, OverflowError for a count that
-        is not a u32.
+        both. ConversionError when the prompt and the requested tokens exceed the context, OverflowError for a count
+        that is not a u32.
         """
         prompt_tokens, context_limit = _u32(prompt_tokens), _u32(context_limit)
         requested = self._inference_options.max_tokens
@@ -340,15 +343,9 @@ class ConversationRequest:
         return DEFAULT_THINKING_MAX_TOKENS
 
 
-def _instance(value: Any, kind: type) -> Any:
+def _instance(value: _T, kind: type[_T]) -> _T:
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, not {type(value).__name__}")
-    return value
-
-
-def _text(value: str) -> str:
-    """The string; TypeError for another type, UnicodeEncodeError for a lone surrogate."""
-    _instance(value, str).encode()
     return value
 
 

@@ -1,9 +1,9 @@
 """Request bodies: bytes, text or a Python dict, decoded into the typed schema of a protocol.
 
-Bytes and text take the fast road: one typed msgspec pass. What that pass does not see of strict JSON is looked for with a
-few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold); only a body that shows one of
-them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the field by its
-path and quote no input.
+Bytes and text take the fast road: one typed msgspec pass. What that pass does not see of strict JSON is looked for with
+a few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold); only a body that shows one
+of them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the field by its
+path.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _UNUSUAL_HINTS = (b"0" * 19, b"0e000", b"0E000", b"0e+000", b"0E+000")
 class BodyDecoder(Generic[T]):
     """Decodes bodies into `schema`, a msgspec Struct.
 
-    Raises ValueError `invalid JSON request: ...` for what is no JSON, ValueError `invalid request body: ...` for JSON of
-    another shape, and, for Python objects that are no JSON, TypeError, ValueError, OverflowError or UnicodeEncodeError
-    (see `json_value`).
+    Raises ValueError: `invalid JSON request: ...` for what is no JSON, `invalid request body: ...` for JSON of another
+    shape. A Python object that is no JSON raises what `json_value` raises.
     """
 
     __slots__ = ("_decode", "_schema")

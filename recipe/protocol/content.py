@@ -1,4 +1,4 @@
-"""The content of one message, from blocks of text and images: blocks are joined by a blank line, images are placeholders."""
+"""The content of one message, from blocks: texts joined by blank lines, with placeholders where images are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def image_token(options: ConversionOptions, version: ModelVersion) -> str | None
 
 
 class Content:
-    """A content under construction. Read `text`, `image_sources` and `image_ranges` (code points of `text`) when done."""
+    """A content under construction.
+
+    `image_ranges` are the half-open ranges of `text`, in code points, that stand for `image_sources`, in their order.
+    """
 
     __slots__ = ("_length", "_parts", "image_ranges", "image_sources")
 

@@ -1,8 +1,8 @@
 """Strict schemas: the JSON Schema subset that `strict: true` promises, and its one normal form.
 
-A schema is read keyword by keyword through tables, which drop what the subset lacks, refuse what has the wrong shape and
-put the rest into canonical order; then every object is closed: all properties required, no others allowed. Shapes are
-reported in document order before any object is closed. The words of the errors are wire format.
+A schema is read keyword by keyword through tables, which drop what the subset lacks, refuse what has the wrong shape
+and put the rest into canonical order; then every object is closed: all properties required, no others allowed. Shapes
+are reported in document order before any object is closed. The words of the errors are wire format.
 """
 
 from __future__ import annotations

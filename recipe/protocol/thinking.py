@@ -66,8 +66,8 @@ def complete_reasoning(
 ) -> None:
     """Give every assistant message of `messages`, in place, the reasoning that the mode wants.
 
-    Without thinking there is none. With thinking, missing reasoning becomes "", unless `behavior` is Reject and it had to
-    be passed back: after the last user message, where the request has tools or the message has calls. Then
+    Without thinking there is none. With thinking, missing reasoning becomes "", unless `behavior` is Reject and it had
+    to be passed back: after the last user message, where the request has tools or the message has calls. Then
     ConversionError names `field`.
     """
     must_pass_back = _last_user(messages) if behavior is ReasoningContentBehavior.Reject else len(messages)

@@ -7,8 +7,8 @@ from struct import pack, unpack
 import msgspec
 
 from recipe.errors import ConversionError
-from recipe.request import ConversionOptions, InferenceOptions, ModelVersion, OutputConstraint
 from recipe.protocol.thinking import Thinking
+from recipe.request import ConversionOptions, InferenceOptions, ModelVersion, OutputConstraint
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20

@@ -24,7 +24,7 @@ from recipe.protocol.chat_completions.schema import (
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
 from recipe.protocol.content import image_token
 from recipe.protocol.protocol_request import ProtocolRequest
-from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
+from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
 from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_tools, select_tools
 from recipe.protocol.validation import check_stop_strings, resolve_inference
 from recipe.request import ConversationRequest, ConversionOptions

@@ -1,7 +1,7 @@
 """The messages of a Chat Completions request as conversation messages, in request order.
 
-One pass, message by message, so that the first broken rule in message order is the one reported. The calls of an assistant
-message stay open until as many tool messages as it has calls have answered them; nothing else may come in between.
+One pass, message by message, so that the first broken rule in message order is the one reported. The calls of an
+assistant message stay open until as many tool messages have answered them; nothing else may come in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from recipe.protocol.chat_completions.schema import (
     FileBlock,
     ImageUrl,
     ImageUrlBlock,
-    LatestReminderItem,
     MessageItem,
     SystemItem,
     TextBlock,
@@ -73,8 +72,8 @@ class History:
             return self._assistant(index, item)
         if isinstance(item, ToolItem):
             self._answer(index, item.tool_call_id)
-            text, *images = self._content(index, item.content)
-            return ToolMessage.trusted(text, item.tool_call_id, *images)
+            text, sources, ranges = self._content(index, item.content)
+            return ToolMessage.trusted(text, item.tool_call_id, sources, ranges)
         if isinstance(item, SystemItem):
             return SystemMessage.trusted(*self._content(index, item.content))
         return LatestReminderMessage.trusted(item.content)
