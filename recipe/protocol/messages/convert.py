@@ -14,7 +14,7 @@ from recipe.protocol.constraint import tool_constraint
 from recipe.protocol.content import SEPARATOR, image_token
 from recipe.protocol.messages.generator import MessagesChunkGenerator
 from recipe.protocol.messages.history import History, HistorySettings
-from recipe.protocol.messages.schema import MessagesBody, TextBlock
+from recipe.protocol.messages.schema import MessagesBody, SystemBlock
 from recipe.protocol.messages.tools import DeclaredTools, declared_tools, keep_selected, selected_tools
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
@@ -91,7 +91,7 @@ def _messages(
     return [SystemMessage.trusted(system_text(body.system)), *history]
 
 
-def system_text(system: str | Sequence[TextBlock]) -> str:
+def system_text(system: str | Sequence[SystemBlock]) -> str:
     """The system prompt as one text; a first block that only serves the client's billing is left out."""
     if isinstance(system, str):
         return system

@@ -6,7 +6,7 @@ from recipe.errors import ConversionError
 
 
 class OpenCalls:
-    """Call ids in the order of the calls. Errors are ConversionErrors that name the place `where` it went wrong."""
+    """Call ids and whether they have their result. Errors are ConversionErrors that name the place `where` it went wrong."""
 
     __slots__ = ("_answered",)
 
@@ -36,7 +36,7 @@ class OpenCalls:
 
     def require_answered(self, where: str) -> None:
         """Every call must have its result by now. `where` includes its colon."""
-        unanswered = [call_id for call_id, answered in self._answered.items() if not answered]
+        unanswered = sorted(call_id for call_id, answered in self._answered.items() if not answered)
         if unanswered:
             raise ConversionError(
                 f"{where}`tool_use` ids were found without `tool_result` blocks immediately after: "

@@ -85,7 +85,8 @@ class WebSearchToolResultBlock(msgspec.Struct, tag="web_search_tool_result"):
     content: JsonValue
 
 
-class AddedTool(msgspec.Struct, tag="tool_reference"):
+class AddedTool(msgspec.Struct):
+    type: Literal["tool_reference"]
     name: str
 
 
@@ -173,10 +174,15 @@ class Metadata(msgspec.Struct):
     user_id: str | None = None
 
 
+class SystemBlock(msgspec.Struct):
+    type: Literal["text"]
+    text: str
+
+
 class MessagesBody(msgspec.Struct):
     model: str
     messages: list[InputMessage]
-    system: str | list[TextBlock] | None = None
+    system: str | list[SystemBlock] | None = None
     max_tokens: U32 | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
