@@ -1,8 +1,8 @@
 """A model on disk, whatever its format: configuration, tokenizer, defaults, and lazily the tensors.
 
 `open_model` decides by what it is given: nothing (the embedded default), a GGUF file, a Hugging Face directory, or a
-name on the Hugging Face hub. Only the last one touches the network, and only then is the hub's client imported. No torch here:
-processes that need a tokenizer alone must stay small.
+name on the Hugging Face hub. Only the last one touches the network, and only then is the hub's client imported.
+No torch here: processes that need a tokenizer alone must stay small.
 """
 
 from __future__ import annotations

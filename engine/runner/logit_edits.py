@@ -1,0 +1,138 @@
+"""What happens to logits before a token is drawn: penalties, biases, bans, and the grammar's mask.
+
+All edits but the mask touch a few tokens of a few rows. They are gathered as flat indices over the whole batch and
+applied in one scatter a kind, in the order that `SamplingParams` documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler_output import ScheduledSequence
+from engine.core.sequence import Sequence
+
+_ALL_ALLOWED = -1  # an int32 word of the bitmask with all bits set
+
+
+class TokenCounts:
+    """How often each token occurs in a sequence's completion; tokens of its prompt alone are there with 0.
+
+    Kept in `sequence.sampler_state`, since a sequence only grows.
+    """
+
+    def __init__(self, sequence: Sequence) -> None:
+        params = sequence.sampling_params
+        with_prompt = params.repetition_penalty != 1.0
+        self._counts = dict.fromkeys(sequence.prompt_token_ids if with_prompt else (), 0)
+        self._seen = sequence.num_prompt_tokens
+
+    def update(self, sequence: Sequence) -> dict[int, int]:
+        """Count the tokens that are new since the last call; the counts by token."""
+        counts = self._counts
+        for token in sequence.token_ids[self._seen :]:
+            counts[token] = counts.get(token, 0) + 1
+        self._seen = len(sequence.token_ids)
+        return counts
+
+
+class LogitEdits:
+    """The edits of one step, for rows of `[R, vocab_size]` logits."""
+
+    def __init__(self, items: Items[ScheduledSequence], vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._penalised: list[tuple[int, dict[int, int], SamplingParams]] = []
+        self._biases: list[tuple[int, float]] = []  # (flat index, addition)
+        self._bans: list[int] = []  # flat indices
+        for row, item in enumerate(items):
+            if _has_edits(item.sequence.sampling_params):
+                self._collect(row, item.sequence)
+
+    def _collect(self, row: int, sequence: Sequence) -> None:
+        params, offset = sequence.sampling_params, row * self._vocab_size
+        if _has_penalties(params):
+            if sequence.sampler_state is None:
+                sequence.sampler_state = TokenCounts(sequence)
+            self._penalised.append((offset, sequence.sampler_state.update(sequence), params))
+        self._biases += [
+            (offset + token, bias) for token, bias in params.logit_bias.items() if 0 <= token < self._vocab_size
+        ]
+        self._bans += [offset + token for token in _banned(sequence) if 0 <= token < self._vocab_size]
+
+    def apply(self, logits: torch.Tensor) -> None:
+        """Edit `logits`, float32 `[R, V]` contiguous, in place."""
+        flat = logits.view(-1)
+        if self._penalised:
+            self._penalise(flat)
+        if self._biases:
+            places, additions = zip(*self._biases, strict=True)
+            flat[_column(places, np.int64, flat)] += _column(additions, np.float32, flat)
+        if self._bans:
+            flat[_column(self._bans, np.int64, flat)] = -torch.inf
+
+    def _penalise(self, flat: torch.Tensor) -> None:
+        places, repetition, subtracted = [], [], []
+        for offset, counts, params in self._penalised:
+            tokens = np.fromiter(counts.keys(), np.int64, len(counts))
+            number = np.fromiter(counts.values(), np.float32, len(counts))
+            inside = tokens < self._vocab_size
+            tokens, number = tokens[inside], number[inside]
+            places.append(tokens + offset)
+            repetition.append(np.full(len(tokens), params.repetition_penalty, np.float32))
+            subtracted.append(params.presence_penalty * (number > 0) + params.frequency_penalty * number)
+        index = _column(np.concatenate(places), np.int64, flat)
+        factor = _column(np.concatenate(repetition), np.float32, flat)
+        values = flat[index]
+        values = torch.where(values > 0, values / factor, values * factor)
+        flat[index] = values - _column(np.concatenate(subtracted), np.float32, flat)
+
+
+def mask_disallowed(logits: torch.Tensor, bitmask: Any) -> None:
+    """Set the logits `[R, V]` of tokens whose bit is 0 to -inf; `bitmask` is int32 `[R, ceil(V / 32)]`.
+
+    Rows of all ones are left alone, bits past V are not looked at. Raises `ValueError` for a mask of another shape.
+    """
+    words = torch.as_tensor(bitmask)
+    rows, vocab = logits.shape
+    if words.shape != (rows, -(-vocab // 32)):
+        raise ValueError(f"the bitmask must have shape {[rows, -(-vocab // 32)]}, not {list(words.shape)}")
+    (constrained,) = (words != _ALL_ALLOWED).any(dim=1).nonzero(as_tuple=True)
+    if not constrained.numel():
+        return
+    octets = words[constrained].to(logits.device, non_blocking=True).view(torch.uint8).unsqueeze(-1)  # [n, 4 * W, 1]
+    bits = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=logits.device)
+    disallowed = (octets & bits).eq(0).flatten(1)[:, :vocab]  # [n, V]
+    constrained = constrained.to(logits.device)
+    logits[constrained] = logits.index_select(0, constrained).masked_fill_(disallowed, -torch.inf)
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+def _has_edits(params: SamplingParams) -> bool:
+    return bool(params.logit_bias or params.min_tokens or params.bad_words_token_ids or _has_penalties(params))
+
+
+def _banned(sequence: Sequence) -> Iterable[int]:
+    """Stop tokens before `min_tokens`, and tokens that would complete a bad word in the completion."""
+    params = sequence.sampling_params
+    if sequence.num_completion_tokens < params.min_tokens:
+        yield from sequence.stop_ids
+    for word in params.bad_words_token_ids:
+        if word and _ends_with(sequence, word[:-1]):
+            yield word[-1]
+
+
+def _ends_with(sequence: Sequence, tokens: Items[int]) -> bool:
+    start = len(sequence.token_ids) - len(tokens)
+    return start >= sequence.num_prompt_tokens and sequence.token_ids[start:] == list(tokens)
+
+
+def _column(values: Any, dtype: Any, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(values, dtype)).to(like.device, non_blocking=True)

@@ -1,0 +1,137 @@
+"""The runner: a model, its KV cache and a sampler behind `launch`, `sample` and `read`.
+
+load     device and dtype, memory plan, weights, KV cache, warm-up
+launch   scheduled sequences -> tensors -> forward pass -> logits
+sample   logits, settings, bitmask -> token IDs, on the device
+read     token IDs on the host
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from engine.config import EngineConfig
+from engine.core.runner import SampledToken
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.core.sequence import Sequence
+from engine.runner.device import available_memory, resolve_device, resolve_dtype, use_threads
+from engine.runner.forward_batch import BatchBuilder
+from engine.runner.kv_cache import KVCache
+from engine.runner.linear import packs
+from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
+from engine.runner.models.registry import Model, model_class
+from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
+from engine.runner.weights.model_files import ModelFiles
+
+Progress = Callable[[str], None]
+_WARM_UP_TOKENS = 32
+
+
+@dataclass(slots=True)
+class Forward:
+    """A forward pass under way: `logits` float32 `[R, V]`, one row for each of `items`."""
+
+    logits: torch.Tensor
+    items: list[ScheduledSequence]
+
+
+class ModelRunner:
+    """Computes batches on one device; implements `engine.core.runner.Runner`."""
+
+    def __init__(self, model: Model, plan: MemoryPlan, device: torch.device) -> None:
+        self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
+        self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
+        self._model: Model | None = model
+        self._cache: KVCache | None = KVCache(model.kv_shape, plan.num_blocks, plan.block_size, device)
+        self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device)
+        self._sampler = Sampler(model.vocab_size)
+
+    @classmethod
+    def load(cls, files: ModelFiles, config: EngineConfig, progress: Progress | None = None) -> ModelRunner:
+        """Load the model of `files` as `config` says; `progress` is told of each phase in one line.
+
+        Raises `ModelLoadError` when the model is not supported, its weights are wrong, or memory does not suffice.
+        """
+        say = progress or (lambda line: None)
+        device = resolve_device(config.device)
+        dtype = resolve_dtype(config.dtype, device)
+        threads = use_threads(config.num_threads)
+        plan = _plan(files, config, device, dtype)
+        say(str(plan))
+        started = perf_counter()
+        kind = model_class(files.config)
+        model = kind.load(
+            files.config, files.open_tensors(), device=device, dtype=dtype, max_positions=plan.max_model_len
+        )
+        place = f"{threads} CPU threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        millions = kind.sizes(files.config, dtype).num_parameters / 1e6
+        say(f"weights: {millions:,.0f} M in {str(dtype).removeprefix('torch.')} on {place}, {_seconds(started)}")
+        started = perf_counter()
+        runner = cls(model, plan, device)
+        runner.warm_up()
+        say(f"warm-up: {_seconds(started)}")
+        return runner
+
+    @torch.inference_mode()
+    def launch(self, batch: SchedulerOutput) -> Forward:
+        """Start the forward pass of `batch`."""
+        return Forward(self._forward(batch), batch.sampling)
+
+    @torch.inference_mode()
+    def sample(self, forward: Forward, bitmask: Any | None) -> PendingTokens:
+        """Draw a token for each sampling row; `bitmask` as in the protocol. Uses up the logits."""
+        return to_host(self._sampler.sample(forward.logits, forward.items, bitmask))
+
+    def read(self, pending: PendingTokens) -> list[SampledToken]:
+        """The drawn tokens, in batch order."""
+        return tokens_of(pending)
+
+    def close(self) -> None:
+        """Release model and KV cache. Idempotent."""
+        self._model = self._cache = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def warm_up(self) -> None:
+        """A prefill and a decode, so that the first request does not pay for what is made once."""
+        length = min(_WARM_UP_TOKENS, self.max_model_len - 1, self.num_blocks * self.block_size - 1)
+        if length < 1:
+            return
+        sequence = Sequence("warm-up", [0] * (length + 1), length, SamplingParams(), 0, frozenset(), length + 1, 0)
+        sequence.block_table = list(range(length // self.block_size + 1))
+        for start, tokens in ((0, length), (length, 1)):
+            batch = SchedulerOutput([ScheduledSequence(sequence, start, tokens, True)])
+            self.read(self.sample(self.launch(batch), None))
+
+    def _forward(self, batch: SchedulerOutput) -> torch.Tensor:
+        """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
+        if self._model is None or self._cache is None:
+            raise RuntimeError("the runner is closed")
+        return self._model.forward(self._builder.build(batch), self._cache)
+
+
+def _plan(files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
+    sizes = model_class(files.config).sizes(files.config, dtype)
+    available = available_memory(device)
+    return plan_memory(
+        config,
+        sizes.kv_shape,
+        device=device,
+        weight_bytes=sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype)),
+        activations=activation_bytes(
+            config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize
+        ),
+        available=available,
+        total=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else available,
+        model_max_len=files.max_model_len,
+    )
+
+
+def _seconds(started: float) -> str:
+    return f"{perf_counter() - started:.2f} s"

@@ -1,0 +1,1 @@
+"""One file an architecture, and the registry that finds it."""

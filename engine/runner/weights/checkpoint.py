@@ -1,0 +1,68 @@
+"""The tensors of a model, checked against the shapes that its architecture expects, cast on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import torch
+
+from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.tensors import Tensors
+
+Shapes = Mapping[str, tuple[int, ...]]
+_NAMED = 4
+
+
+class Checkpoint:
+    """Hands out tensors by name on `device` in `dtype`.
+
+    `shapes` names every tensor the model uses, `ignored` those that may be there without being used. Raises
+    `ModelLoadError` at once when tensors are missing or left over, and at `take` for one that is misshapen.
+    """
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        shapes: Shapes,
+        *,
+        ignored: Set[str] = frozenset(),
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        missing = [name for name in shapes if name not in tensors.names]
+        if missing:
+            raise ModelLoadError(f"the model's weights lack {_listed(missing)}: download or convert the model again")
+        left_over = sorted(tensors.names - shapes.keys() - ignored)
+        if left_over:
+            raise ModelLoadError(
+                f"the model's weights hold {_listed(left_over)}, which its architecture does not use: "
+                "its configuration does not describe it"
+            )
+        self.device, self.dtype = device, dtype
+        self._tensors, self._shapes = tensors, shapes
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    def take(self, name: str) -> torch.Tensor:
+        """Tensor `name` in the model's precision and place."""
+        return self._checked(name).to(self.device, self.dtype)
+
+    def take_float(self, name: str) -> torch.Tensor:
+        """Tensor `name` in float32 on the CPU, for what is computed from it once."""
+        return self._checked(name).float()
+
+    def take_rows(self, *names: str) -> torch.Tensor:
+        """Several matrices or vectors as one, below each other."""
+        return torch.cat([self.take(name) for name in names])
+
+    def _checked(self, name: str) -> torch.Tensor:
+        tensor, expected = self._tensors.load(name), self._shapes[name]
+        if tuple(tensor.shape) != expected:
+            raise ModelLoadError(f"tensor {name} has shape {list(tensor.shape)}, but the model needs {list(expected)}")
+        return tensor
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more tensors" if more > 0 else "")
