@@ -36,6 +36,7 @@ from recipe.protocol.responses.schema import (
     ToolSearchCallItem,
     ToolSearchOutputItem,
     UnknownItem,
+    WebSearchCallItem,
 )
 from recipe.protocol.responses.tools import TOOL_SEARCH, loaded_tools
 from recipe.protocol.validation import empty_string
@@ -160,7 +161,7 @@ class History:
         self._turn.calls[call_id] = ToolCall.trusted(call_id, name, arguments)
 
     def _output(self, item: FunctionCallOutputItem | CustomToolCallOutputItem, index: int) -> None:
-        content = self._blocks.content(item.output, f"input[{index}]", "output")
+        content = self._blocks.content(item.output or "", f"input[{index}]", "output")
         message = ToolMessage.trusted(content.text, item.call_id, content.image_sources, content.image_ranges)
         if item.call_id is None:
             self._require_outputs()
@@ -188,8 +189,11 @@ class History:
             raise ConversionError(f"Duplicate tool output for call_id: {call_id}.")
         self._answered_ids.add(call_id)
 
-    def _left_out(self, item: UnknownItem, index: int) -> None:
+    def _web_search_call(self, item: WebSearchCallItem, index: int) -> None:
         self._require_outputs()
+
+    def _left_out(self, item: UnknownItem, index: int) -> None:
+        pass
 
     def _require_outputs(self) -> None:
         for call_id in self._turn.calls:
@@ -211,6 +215,7 @@ _READ: dict[type[InputItem], Callable[[History, Any, int], None]] = {
     CustomToolCallOutputItem: History._output,
     ToolSearchCallItem: History._search_call,
     ToolSearchOutputItem: History._search_output,
+    WebSearchCallItem: History._web_search_call,
     UnknownItem: History._left_out,
 }
 

@@ -1,22 +1,18 @@
 """The body of a Responses request, as it is read.
 
-Unknown fields are ignored; null is a missing value wherever a field is optional. Three unions are not told apart by a
-tag alone, so `decode_union` reads them: an item of unknown type is kept as `UnknownItem` and a message may leave its
-type out, a tool of unknown type is kept as `UnknownTool`, and a tool choice may be a word. Tools, formats and choices
-encode back into the normalised JSON that responses report.
+Unknown fields are ignored; null is a missing value wherever a field is optional. `Tool`, `FoundTool`, `NamespacedTool`,
+`ToolChoice` and `InputItem` stand for unions that a tag alone does not tell apart: the decoder reads those itself.
+Tools, formats and choices encode back into the normalised JSON that responses report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from recipe.image_source import ImageDetail
 from recipe.json_value import JsonValue
-
-_T = TypeVar("_T")
 
 U8: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -60,21 +56,34 @@ class Tool:
     __slots__ = ()
 
 
-class FunctionTool(msgspec.Struct, Tool, tag="function"):
+class FoundTool(Tool):
+    """A tool that a search found: any tool."""
+
+    __slots__ = ()
+
+
+class NamespacedTool(FoundTool):
+    """A tool that may stand in a namespace: a FunctionTool or a CustomTool."""
+
+    __slots__ = ()
+    name: str
+
+
+class FunctionTool(msgspec.Struct, NamespacedTool, tag="function"):
     name: str
     description: str | None = None
     parameters: JsonValue = None
     strict: bool | None = None
 
 
-class CustomTool(msgspec.Struct, Tool, tag="custom"):
+class CustomTool(msgspec.Struct, NamespacedTool, tag="custom"):
     name: str
 
 
-class NamespaceTool(msgspec.Struct, Tool, tag="namespace", kw_only=True):
+class NamespaceTool(msgspec.Struct, FoundTool, tag="namespace", kw_only=True):
     name: str
     description: str | None = None
-    tools: list[FunctionTool | CustomTool]
+    tools: list[NamespacedTool]
 
 
 class UserLocation(msgspec.Struct):
@@ -84,7 +93,7 @@ class UserLocation(msgspec.Struct):
     timezone: str | None = None
 
 
-class WebSearchTool(msgspec.Struct, Tool, tag="web_search"):
+class WebSearchTool(msgspec.Struct, FoundTool, tag="web_search"):
     search_context_size: Size | None = None
     user_location: UserLocation | None = None
 
@@ -93,13 +102,13 @@ class DatedWebSearchTool(WebSearchTool, tag="web_search_2025_08_26"):
     pass
 
 
-class ToolSearchTool(msgspec.Struct, Tool, tag="tool_search"):
+class ToolSearchTool(msgspec.Struct, FoundTool, tag="tool_search"):
     execution: Execution | None = None
     description: str | None = None
     parameters: JsonValue = None
 
 
-class UnknownTool(msgspec.Struct, Tool):
+class UnknownTool(msgspec.Struct, FoundTool):
     """A tool of a type that no model here can use; it is left out."""
 
 
@@ -192,7 +201,7 @@ class CustomToolCallItem(msgspec.Struct, InputItem):
 
 class CustomToolCallOutputItem(msgspec.Struct, InputItem):
     call_id: str
-    output: str | list[InputText | InputImage | InputFile]
+    output: str | list[InputText | InputImage | InputFile] | None = None
 
 
 class ToolSearchCallItem(msgspec.Struct, InputItem):
@@ -203,12 +212,16 @@ class ToolSearchCallItem(msgspec.Struct, InputItem):
 
 class ToolSearchOutputItem(msgspec.Struct, InputItem):
     call_id: str
-    tools: list[Tool]
+    tools: list[FoundTool]
     execution: Execution | None = None
 
 
+class WebSearchCallItem(msgspec.Struct, InputItem):
+    """A search that a server made; it says nothing to the model, but no output may be missing when it comes."""
+
+
 class UnknownItem(msgspec.Struct, InputItem):
-    """An item that says nothing to the model; it is left out, but it ends a run of tool outputs."""
+    """An item of a type that says nothing to the model; as if it were not there."""
 
 
 class ResponsesBody(msgspec.Struct):
@@ -225,73 +238,3 @@ class ResponsesBody(msgspec.Struct):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     user: str | None = None
-
-
-_ITEMS: dict[str, type[InputItem]] = {
-    "message": MessageItem,
-    "reasoning": ReasoningItem,
-    "function_call": FunctionCallItem,
-    "function_call_output": FunctionCallOutputItem,
-    "custom_tool_call": CustomToolCallItem,
-    "custom_tool_call_output": CustomToolCallOutputItem,
-    "tool_search_call": ToolSearchCallItem,
-    "tool_search_output": ToolSearchOutputItem,
-}
-_TOOLS: dict[str, type[Tool]] = {
-    "function": FunctionTool,
-    "custom": CustomTool,
-    "namespace": NamespaceTool,
-    "web_search": WebSearchTool,
-    "web_search_2025_08_26": DatedWebSearchTool,
-    "tool_search": ToolSearchTool,
-}
-_CHOICES: dict[str, type[ToolChoice]] = {
-    "function": FunctionChoice,
-    "custom": CustomChoice,
-    "web_search": WebSearchChoice,
-    "web_search_2025_08_26": DatedWebSearchChoice,
-}
-
-
-def decode_union(kind: type, value: JsonValue) -> object:
-    """Read a value of one of the three unions; ValueError when it is none of its variants."""
-    return _UNIONS[kind](value)
-
-
-def _input_item(value: JsonValue) -> InputItem:
-    if not isinstance(value, dict) or not ("type" in value or "role" in value):
-        raise ValueError("invalid input item")
-    kind = value.get("type", "message")
-    return _convert(value, _ITEMS.get(_variant(kind), UnknownItem))
-
-
-def _tool(value: JsonValue) -> Tool:
-    if not isinstance(value, dict):
-        raise ValueError("a tool must be an object")
-    if "type" not in value:
-        raise ValueError("missing field `type`")
-    return _convert(value, _TOOLS.get(_variant(value["type"]), UnknownTool))
-
-
-def _tool_choice(value: JsonValue) -> ToolChoice:
-    if value in ("none", "auto", "required"):
-        return PlainChoice(value)
-    if not isinstance(value, dict) or "type" not in value:
-        raise ValueError("expected one of `none`, `auto`, `required` or a tool choice object")
-    kind = _variant(value["type"])
-    if kind not in _CHOICES:
-        raise ValueError(f"unknown variant `{kind}`, expected one of {', '.join(f'`{known}`' for known in _CHOICES)}")
-    return _convert(value, _CHOICES[kind])
-
-
-_UNIONS: dict[type, Callable[[JsonValue], object]] = {InputItem: _input_item, Tool: _tool, ToolChoice: _tool_choice}
-
-
-def _variant(value: JsonValue) -> str:
-    if not isinstance(value, str):
-        raise ValueError("`type` must be a string")
-    return value
-
-
-def _convert(value: JsonValue, kind: type[_T]) -> _T:
-    return msgspec.convert(value, kind, dec_hook=decode_union)

@@ -21,6 +21,7 @@ from recipe.protocol.responses.schema import (
     CustomTool,
     DatedWebSearchTool,
     FunctionTool,
+    NamespacedTool,
     NamespaceTool,
     Tool,
     ToolSearchTool,
@@ -144,8 +145,8 @@ def loaded_tools(tools: Sequence[Tool]) -> list[JsonValue]:
     return loaded
 
 
-def _namespace_function(tool: FunctionTool | CustomTool, path: str) -> FunctionTool:
-    if isinstance(tool, CustomTool):
+def _namespace_function(tool: NamespacedTool, path: str) -> FunctionTool:
+    if not isinstance(tool, FunctionTool):
         raise ConversionError(
             f"Currently custom tools are not allowed inside a namespace. Found custom tool '{tool.name}' in {path}."
         )
