@@ -1,7 +1,7 @@
 """What conversion takes (`ConversionOptions`) and what it yields (`ConversationRequest`), whatever the protocol.
 
-A `ConversationRequest` is a conversation to render, the parameters of its inference, and the settings that its output is
-to be parsed with. Values are immutable; a changed option is a new object (`with_...`).
+A `ConversationRequest` is a conversation to render, the parameters of its inference, and the settings for parsing its
+output. Values are immutable; a changed option is a new object (`with_...`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _T = TypeVar("_T")
 IMAGE_SPECIAL_TOKEN_ID = 129264
 """The token ID of the image placeholder in the vocabulary of DeepSeek V4.1."""
 
+U32_MAX = 2**32 - 1
 MAX_TOKENS_UPPER_BOUND = 393_216  # the default largest accepted `max_tokens`
 DEFAULT_MAX_TOKENS = 8_192  # without thinking
 DEFAULT_THINKING_MAX_TOKENS = 65_536
@@ -325,7 +326,7 @@ class ConversationRequest:
         """
         prompt_tokens, context_limit = _u32(prompt_tokens), _u32(context_limit)
         requested = self._inference_options.max_tokens
-        total = prompt_tokens + (requested or 0)
+        total = min(prompt_tokens + (requested or 0), U32_MAX)
         if total > context_limit:
             raise ConversionError(
                 f"This model's maximum context length is {context_limit} tokens. However, you requested {total} tokens "
@@ -352,6 +353,8 @@ def _instance(value: _T, kind: type[_T]) -> _T:
 def _u32(value: int) -> int:
     """The integer; TypeError for another type, OverflowError outside [0, 2^32)."""
     value = operator.index(value)
-    if not 0 <= value < 2**32:
-        raise OverflowError(f"{value} is not in [0, 2^32)")
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError("Python int too large to convert to C long")
+    if not 0 <= value <= U32_MAX:
+        raise OverflowError("out of range integral type conversion attempted")
     return value

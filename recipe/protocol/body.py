@@ -2,8 +2,8 @@
 
 Bytes and text take the fast road: one typed msgspec pass. What that pass does not see of strict JSON is looked for with
 a few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold); only a body that shows one
-of them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the field by its
-path.
+of them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the path of the
+field.
 """
 
 from __future__ import annotations

@@ -112,7 +112,6 @@ class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
 class JsonSchema(Struct):
     schema: Any
     name: str | None = None
-    description: str | None = None
     strict: bool | None = None
 
 
