@@ -238,7 +238,7 @@ class LocalBackend:
 
 def _chunks(output: SequenceOutput) -> Iterator[InferenceChunk]:
     if output.token_ids:
-        logprobs = output.logprobs and [(entry.logprob, entry.top) for entry in output.logprobs]
+        logprobs = None if output.logprobs is None else [(entry.logprob, entry.top) for entry in output.logprobs]
         yield InferenceChunk.tokens(output.token_ids, logprobs)
     if output.num_hidden_tokens:
         yield InferenceChunk.text("", output.num_hidden_tokens)
