@@ -160,9 +160,8 @@ class History:
         self._call_ids.add(call_id)
         self._turn.calls[call_id] = ToolCall.trusted(call_id, name, arguments)
 
-    def _output(self, item: FunctionCallOutputItem | CustomToolCallOutputItem, index: int) -> None:
-        content = self._blocks.content(item.output or "", f"input[{index}]", "output")
-        message = ToolMessage.trusted(content.text, item.call_id, content.image_sources, content.image_ranges)
+    def _function_output(self, item: FunctionCallOutputItem, index: int) -> None:
+        message = self._tool_message(item, index)  # a bad image is reported before a bad ID
         if item.call_id is None:
             self._require_outputs()
             self._end_turn()
@@ -170,6 +169,14 @@ class History:
             return
         self._answer(item.call_id, index)
         self._turn.outputs[item.call_id] = message
+
+    def _custom_output(self, item: CustomToolCallOutputItem, index: int) -> None:
+        self._answer(item.call_id, index)
+        self._turn.outputs[item.call_id] = self._tool_message(item, index)
+
+    def _tool_message(self, item: FunctionCallOutputItem | CustomToolCallOutputItem, index: int) -> ToolMessage:
+        content = self._blocks.content(item.output or "", f"input[{index}]", "output")
+        return ToolMessage.trusted(content.text, item.call_id, content.image_sources, content.image_ranges)
 
     def _search_output(self, item: ToolSearchOutputItem, index: int) -> None:
         self._answer(item.call_id, index)
@@ -210,9 +217,9 @@ _READ: dict[type[InputItem], Callable[[History, Any, int], None]] = {
     MessageItem: History._message,
     ReasoningItem: History._reasoning,
     FunctionCallItem: History._function_call,
-    FunctionCallOutputItem: History._output,
+    FunctionCallOutputItem: History._function_output,
     CustomToolCallItem: History._custom_call,
-    CustomToolCallOutputItem: History._output,
+    CustomToolCallOutputItem: History._custom_output,
     ToolSearchCallItem: History._search_call,
     ToolSearchOutputItem: History._search_output,
     WebSearchCallItem: History._web_search_call,
