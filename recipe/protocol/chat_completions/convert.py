@@ -16,9 +16,7 @@ from recipe.protocol.chat_completions.schema import (
     FunctionTool,
     JsonObjectFormat,
     JsonSchemaFormat,
-    MessageItem,
     RegexFormat,
-    TextBlock,
     ToolChoice,
 )
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
@@ -74,7 +72,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
             raise ConversionError(_PREFIX_NOT_LAST)
         response_format = TEXT if body.response_format is None else _response_format(body.response_format)
         if response_format.kind == "json_object":
-            check_json_word(_texts(body.messages), _NO_JSON_WORD)
+            check_json_word((message.content for message in messages), _NO_JSON_WORD)
         offered = () if body.tool_choice == "none" else checked_tools(_declared_tools(body.tools or ()))
         tools, choice = select_tools(offered, _choice(body.tool_choice), thinking=thinking.enabled)
         _check_prefix(body, messages, response_format)
@@ -117,15 +115,6 @@ def _check_prefix(body: ChatCompletionBody, messages: Sequence[Message], respons
         raise ConversionError("response_format json_object should not be used with prefix")
     if body.tools or any(message.role == "tool" for message in messages):
         raise ConversionError("Function call should not be used with prefix")
-
-
-def _texts(items: Sequence[MessageItem]) -> Iterator[str]:
-    """Every text of the messages, block by block."""
-    for item in items:
-        if isinstance(item.content, str):
-            yield item.content
-        elif item.content is not None:
-            yield from (block.text for block in item.content if isinstance(block, TextBlock))
 
 
 def _declared_tools(tools: Sequence[FunctionTool]) -> Iterator[ToolDefinition]:

@@ -39,6 +39,8 @@ _ANSWERS_WANTED = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"
 )
 
+_BILLING_HEADER = "x-anthropic-billing-header"
+
 
 class History:
     """Converts the messages of one request. `image_token` is None for a model that takes no images."""
@@ -75,7 +77,7 @@ class History:
             text, sources, ranges = self._content(index, item.content)
             return ToolMessage.trusted(text, item.tool_call_id, sources, ranges)
         if isinstance(item, SystemItem):
-            return SystemMessage.trusted(*self._content(index, item.content))
+            return SystemMessage.trusted(*self._content(index, _without_billing_header(item.content)))
         return LatestReminderMessage.trusted(item.content)
 
     def _assistant(self, index: int, item: AssistantItem) -> AssistantMessage:
@@ -138,6 +140,14 @@ class History:
                 image = block.image_url
                 content.add_image(image_url_source(image.url, image.detail, path), token)
         return content.text, content.image_sources, content.image_ranges
+
+
+def _without_billing_header(blocks: BlockContent) -> BlockContent:
+    """A system content without a first text that only serves the billing of some clients."""
+    if isinstance(blocks, str):
+        return "" if blocks.startswith(_BILLING_HEADER) else blocks
+    first = blocks[0] if blocks else None
+    return blocks[1:] if isinstance(first, TextBlock) and first.text.startswith(_BILLING_HEADER) else blocks
 
 
 def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
