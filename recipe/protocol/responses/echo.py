@@ -11,89 +11,74 @@ from typing import Any, Self
 import msgspec
 
 from recipe.json_value import JsonValue
-from recipe.protocol.responses.schema import PlainChoice, ReasoningConfig, ResponsesBody, TextConfig, UnknownTool
+from recipe.protocol.responses.schema import (
+    PlainChoice,
+    ReasoningConfig,
+    ResponsesBody,
+    TextConfig,
+    ToolChoice,
+    UnknownTool,
+)
 from recipe.protocol.validation import f32
 
 
 class ResponsesEcho:
     """The settings of one request; constructed directly, those of a request that specifies nothing."""
 
-    __slots__ = (
-        "_instructions",
-        "_max_output_tokens",
-        "_reasoning",
-        "_temperature",
-        "_text",
-        "_tool_choice",
-        "_tools",
-        "_top_logprobs",
-        "_top_p",
-        "_user",
-    )
+    __slots__ = ("_body",)
 
     def __init__(self) -> None:
-        self._fill(ResponsesBody(model=""))
+        self._body = ResponsesBody(model="")
 
     @classmethod
     def of_body(cls, body: ResponsesBody) -> Self:
         """The settings of a decoded request."""
         self = cls.__new__(cls)
-        self._fill(body)
+        self._body = body
         return self
-
-    def _fill(self, body: ResponsesBody) -> None:
-        self._instructions = body.instructions
-        self._max_output_tokens = body.max_output_tokens
-        self._reasoning = _reasoning(body.reasoning or ReasoningConfig())
-        self._temperature = 1.0 if body.temperature is None else f32(body.temperature)
-        self._text = msgspec.to_builtins(body.text or TextConfig())
-        self._tool_choice = _tool_choice(body)
-        tools = [tool for tool in body.tools or () if not isinstance(tool, UnknownTool)]
-        self._tools = msgspec.to_builtins(tools)
-        self._top_logprobs = body.top_logprobs or 0
-        self._top_p = 1.0 if body.top_p is None else f32(body.top_p)
-        self._user = body.user
 
     @property
     def instructions(self) -> str | None:
-        return self._instructions
+        return self._body.instructions
 
     @property
     def max_output_tokens(self) -> int | None:
-        return self._max_output_tokens
+        return self._body.max_output_tokens
 
     @property
     def temperature(self) -> float:
         """The temperature requested, in single precision, or 1.0; not the one sampled with."""
-        return self._temperature
+        return _requested_f32(self._body.temperature)
 
     @property
     def top_p(self) -> float:
         """The `top_p` requested, in single precision, or 1.0; not the one sampled with."""
-        return self._top_p
+        return _requested_f32(self._body.top_p)
 
     @property
     def top_logprobs(self) -> int:
         """The `top_logprobs` requested, or 0."""
-        return self._top_logprobs
+        return self._body.top_logprobs or 0
 
     @property
     def user(self) -> str | None:
-        return self._user
+        return self._body.user
 
     def fields(self) -> dict[str, JsonValue]:
         """The fields of a response object that come from the request, ready to be written as JSON."""
         return {
-            "instructions": self._instructions,
-            "max_output_tokens": self._max_output_tokens,
-            "reasoning": self._reasoning,
-            "temperature": shortest_f32(self._temperature),
-            "text": self._text,
-            "tool_choice": self._tool_choice,
-            "tools": self._tools,
-            "top_logprobs": self._top_logprobs,
-            "top_p": shortest_f32(self._top_p),
-            "user": self._user,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "reasoning": _reasoning(self._body.reasoning or ReasoningConfig()),
+            "temperature": shortest_f32(self.temperature),
+            "text": msgspec.to_builtins(self._body.text or TextConfig()),
+            "tool_choice": _tool_choice(self._body.tool_choice),
+            "tools": [
+                msgspec.to_builtins(tool) for tool in self._body.tools or () if not isinstance(tool, UnknownTool)
+            ],
+            "top_logprobs": self.top_logprobs,
+            "top_p": shortest_f32(self.top_p),
+            "user": self.user,
         }
 
 
@@ -125,9 +110,11 @@ def _reasoning(config: ReasoningConfig) -> dict[str, Any]:
     return {"effort": config.effort, "summary": config.summary or config.generate_summary}
 
 
-def _tool_choice(body: ResponsesBody) -> JsonValue:
-    if body.tool_choice is None:
+def _tool_choice(choice: ToolChoice | None) -> JsonValue:
+    if choice is None:
         return "auto"
-    if isinstance(body.tool_choice, PlainChoice):
-        return body.tool_choice.word
-    return msgspec.to_builtins(body.tool_choice)
+    return choice.word if isinstance(choice, PlainChoice) else msgspec.to_builtins(choice)
+
+
+def _requested_f32(value: float | None) -> float:
+    return 1.0 if value is None else f32(value)
