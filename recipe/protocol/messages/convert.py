@@ -51,21 +51,14 @@ class MessagesRequest(ProtocolRequest[MessagesBody]):
             field="content[].thinking",
         )
         selected = selected_tools(declared, body.tool_choice, thinking=thinking.enabled)
-        stops = check_stop_strings(body.stop_sequences)
+        parsing = _parsing(body, options, thinking, selected)
         inference = _inference(body, options, version, thinking, selected)
         conversation = Conversation.trusted(
-            keep_selected(messages, selected.tools),
+            keep_selected(messages, selected.tools) if declared.tools else messages,
             thinking_mode=thinking.enabled,
             tools=selected.tools,
             tool_choice=selected.choice,
             reasoning_effort=thinking.effort,
-        )
-        parsing = ParsingOptions(
-            parse_tool_calls=selected.callable,
-            starts_in_tool_calls=selected.choice == "required",
-            thinking_initial_stage=initial_stage(thinking, None),
-            stop_sequences=stops,
-            special_tokens=options.special_tokens,
         )
         return ConversationRequest.converted(conversation, version, inference, parsing, bool(body.stream))
 
@@ -99,6 +92,18 @@ def system_text(system: str | Sequence[SystemBlock]) -> str:
     if texts and texts[0][: len(BILLING_HEADER)].lower() == BILLING_HEADER:
         del texts[0]
     return SEPARATOR.join(texts)
+
+
+def _parsing(
+    body: MessagesBody, options: ConversionOptions, thinking: Thinking, selected: SelectedTools
+) -> ParsingOptions:
+    return ParsingOptions(
+        parse_tool_calls=selected.callable,
+        starts_in_tool_calls=selected.choice == "required",
+        thinking_initial_stage=initial_stage(thinking, None),
+        stop_sequences=check_stop_strings(body.stop_sequences),
+        special_tokens=options.special_tokens,
+    )
 
 
 def _inference(
