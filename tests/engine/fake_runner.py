@@ -19,7 +19,7 @@ EOS = 63
 
 
 class FakeRunner:
-    """`step_s`: how long a step takes; `fail_at`: the step that raises; `empty_rows_of`: requests that draw nothing."""
+    """`step_s`: how long a step takes; `fail_at`: the step whose `read` raises; `empty_rows_of`: who draws nothing."""
 
     vocab_size = VOCAB_SIZE
 
@@ -38,8 +38,6 @@ class FakeRunner:
         self._kv: list[int | None] = [None] * (num_blocks * block_size)
 
     def launch(self, batch: SchedulerOutput) -> list[ScheduledSequence]:
-        if self.fail_at == len(self.batches):
-            raise RuntimeError("the device fell over")
         self.batches.append(
             [(item.sequence.request_id, item.start, item.num_tokens, item.samples) for item in batch.scheduled]
         )
@@ -61,6 +59,8 @@ class FakeRunner:
     def read(self, pending: list[SampledToken]) -> list[SampledToken]:
         if self.step_s:
             time.sleep(self.step_s)
+        if self.fail_at == len(self.batches) - 1:
+            raise RuntimeError("the device fell over")
         return pending
 
     def close(self) -> None:

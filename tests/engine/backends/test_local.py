@@ -293,17 +293,15 @@ async def test_the_death_of_the_engine_reaches_every_waiter_and_the_later_ones()
         assert runner.is_closed
 
 
-async def test_a_stream_closed_while_the_engine_dies_is_cleaned_up_quietly() -> None:
+async def test_a_stream_closed_in_the_step_in_which_the_engine_dies_is_cleaned_up_quietly() -> None:
     runner = FakeRunner(step_s=0.02)
-    runner.fail_at = 2
+    runner.fail_at = 1
     async with serving(runner) as backend:
         stream = backend.infer(endless("a"))
         await anext(stream)
-        await stream.aclose()
-        other = backend.infer(endless("b"))
-        with pytest.raises(EngineDeadError):
-            async for _ in other:
-                pass
+        async with asyncio.timeout(2):
+            await stream.aclose()
+        assert not backend.health().ok
 
 
 async def test_a_core_that_cannot_be_made_is_told_to_who_waits_for_the_start() -> None:
