@@ -27,10 +27,10 @@ def strict_parameters(parameters: JsonValue) -> Node:
     """The normal form of a function's parameters, which must be an object and may have no properties; None is that."""
     if parameters is None:
         parameters = {"type": "object"}
-    node = _read(parameters, "Invalid tool parameters schema : ")
+    node = _close(_read(parameters, "Invalid tool parameters schema : "), may_be_empty=True)
     if node.get("type") != "object":
         raise ConversionError("The top level of the function parameters schema must be an object.")
-    return _close(node, may_be_empty=True)
+    return node
 
 
 def strict_response_schema(schema: JsonValue) -> Node:
@@ -231,7 +231,7 @@ def _close(node: Node, *, may_be_empty: bool = False) -> Node:
     if kind == "array":
         return node | {"items": _close(node["items"])}
     if "anyOf" in node:
-        return node | {"anyOf": [_close(item) for item in node["anyOf"]]}
+        return node | {"anyOf": [_close(item, may_be_empty=may_be_empty) for item in node["anyOf"]]}
     return node
 
 

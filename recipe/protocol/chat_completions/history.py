@@ -40,6 +40,7 @@ _ANSWERS_WANTED = (
 )
 
 _BILLING_HEADER = "x-anthropic-billing-header"
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 class History:
@@ -143,11 +144,18 @@ class History:
 
 
 def _without_billing_header(blocks: BlockContent) -> BlockContent:
-    """A system content without a first text that only serves the billing of some clients."""
+    """A system content without a first line that only serves the billing of some clients."""
     if isinstance(blocks, str):
-        return "" if blocks.startswith(_BILLING_HEADER) else blocks
+        return _after_billing_header(blocks) if blocks.startswith(_BILLING_HEADER) else blocks
     first = blocks[0] if blocks else None
-    return blocks[1:] if isinstance(first, TextBlock) and first.text.startswith(_BILLING_HEADER) else blocks
+    if not (isinstance(first, TextBlock) and first.text.startswith(_BILLING_HEADER)):
+        return blocks
+    rest = _after_billing_header(first.text)
+    return [TextBlock(rest), *blocks[1:]] if rest else blocks[1:]
+
+
+def _after_billing_header(text: str) -> str:
+    return text.partition("\n")[2].lstrip(_WHITE_SPACE)
 
 
 def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
