@@ -97,11 +97,18 @@ class BytesImageSource(ImageSource):
     kind = "bytes"
 
     def __init__(self, data: bytes, detail: ImageDetail = "high", *, path: str = "") -> None:
-        if isinstance(data, str) or not isinstance(data, Sequence | bytearray | memoryview):
-            raise TypeError(f"argument 'data': {type(data).__name__} is not bytes")
-        self._fill(bytes(data), detail, path)
+        self._fill(_octets(data), detail, path)
 
     @property
     def data(self) -> bytes:
         value: bytes = self._value
         return value
+
+
+def _octets(data: object) -> bytes:
+    if isinstance(data, str) or not isinstance(data, Sequence | bytearray | memoryview):
+        raise TypeError(f"argument 'data': {type(data).__name__} is not bytes")
+    try:
+        return bytes(data)
+    except ValueError as problem:
+        raise OverflowError(str(problem)) from None

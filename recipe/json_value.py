@@ -80,9 +80,10 @@ def _key(key: object) -> str:
 
 
 def _integer(value: int) -> int:
-    if value not in _INT_RANGE:
+    number = int(value)  # a subclass would be searched in the range one by one
+    if number not in _INT_RANGE:
         raise OverflowError("integer is outside the JSON number range")
-    return int(value)
+    return number
 
 
 def _float(value: float) -> float:

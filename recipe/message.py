@@ -70,7 +70,7 @@ class _ImageMessage(Message):
 
     def _fill(self, content: str, image_sources: Sequence[ImageSource] | None, image_token: str | None) -> None:
         self._content = text("content", content)
-        self._image_sources = items("image_sources", image_sources or (), ImageSource)
+        self._image_sources = () if image_sources is None else items("image_sources", image_sources, ImageSource)
         token = SpecialToken.Image.default_str() if image_token is None else text("image_token", image_token)
         if not token:
             raise ValueError("image_token must not be empty")
