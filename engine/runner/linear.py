@@ -103,8 +103,10 @@ class PackedGateUp:
     def __init__(self, gate_up: torch.Tensor, bias: torch.Tensor | None) -> None:
         gate, up = gate_up.chunk(2)
         self._gate, self._up = _reordered(gate), _reordered(up)
-        biases = None if bias is None else bias.chunk(2)
-        self._gate_bias, self._up_bias = biases or (None, None)
+        self._gate_bias: torch.Tensor | None = None
+        self._up_bias: torch.Tensor | None = None
+        if bias is not None:
+            self._gate_bias, self._up_bias = bias.chunk(2)
         self._product: Product = torch.ops.mkldnn._linear_pointwise.default
         self._product_with: Product = torch.ops.mkldnn._linear_pointwise.binary
 

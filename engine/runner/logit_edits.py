@@ -125,7 +125,7 @@ def _banned(sequence: Sequence) -> Iterable[int]:
     if sequence.num_completion_tokens < params.min_tokens:
         yield from sequence.stop_ids
     for word in params.bad_words_token_ids:
-        if word and _ends_with(sequence, word[:-1]):
+        if _ends_with(sequence, word[:-1]):
             yield word[-1]
 
 

@@ -68,7 +68,9 @@ def plan_memory(
             f"{_mib(max(0, available - reserve))} of memory are available; use a smaller model or dtype"
         )
     block_bytes = shape.bytes_a_block(config.block_size)
-    wanted_len = min(config.max_model_len or model_max_len, model_max_len)
+    wanted_len = config.max_model_len or model_max_len
+    if wanted_len > model_max_len:
+        raise ModelLoadError(f"--max-model-len {wanted_len} exceeds the model's context of {model_max_len} tokens")
     kv_bytes = _kv_bytes(config, device, rest, -(-wanted_len // config.block_size) * block_bytes)
     num_blocks = kv_bytes // block_bytes
     return MemoryPlan(

@@ -31,15 +31,16 @@ def rope_frequencies(config: dict[str, Any], rotary_dim: int) -> torch.Tensor:
 
 
 def _linear(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
-    return frequencies / scaling["factor"]
+    return frequencies / float(scaling["factor"])
 
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
     """Slow frequencies are divided by the factor, fast ones kept, those between blended."""
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return (1 - kept) * frequencies / scaling["factor"] + kept * frequencies
+    scaled: torch.Tensor = (1 - kept) * frequencies / float(scaling["factor"]) + kept * frequencies
+    return scaled
 
 
 _SCALINGS = {"linear": _linear, "llama3": _llama3}

@@ -26,6 +26,7 @@ from engine.runner.philox import gumbel_noise
 _GROUP_SIZE = 256
 _GROUP_NOISE, _TOKEN_NOISE = 1, 0  # tags that keep the two noises apart
 _NUCLEUS_WIDTH, _NUCLEUS_GROWTH = 64, 8  # tokens sorted at first for top_p, and how many more where that falls short
+_LEAST_TEMPERATURE = 1e-30  # what float32 can still divide by
 _NOTHING_ALLOWED = -1
 _MASK_64 = 2**64 - 1
 
@@ -64,7 +65,7 @@ class Sampler:
         if bitmask is not None:
             mask_disallowed(logits, bitmask)
         best, token_ids = logits.max(dim=-1)
-        drawn = [row for row, setting in enumerate(params) if setting.temperature > 0]
+        drawn = [row for row, setting in enumerate(params) if not setting.is_greedy]
         if drawn:
             rows = torch.tensor(drawn, device=logits.device)
             settings = DrawSettings.of([items[row] for row in drawn], logits.device)
@@ -128,7 +129,7 @@ class DrawSettings:
 
         seeds = np.asarray([item.sequence.seed & _MASK_64 for item in items], np.uint64).view(np.int64)
         return cls(
-            temperature=column([setting.temperature for setting in params], np.float32),
+            temperature=column([max(setting.temperature, _LEAST_TEMPERATURE) for setting in params], np.float32),
             top_k=filters("top_k", 0, np.int64),
             top_p=filters("top_p", 1.0, np.float64),
             min_p=filters("min_p", 0.0, np.float32),

@@ -36,11 +36,13 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
     fields = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     config = {ours: _required(fields, theirs, file) for ours, theirs in _REQUIRED.items()}
     heads = config["num_attention_heads"]
+    head_dim = fields.get("attention.key_length", config["hidden_size"] // heads)
     return config | {
         "architectures": [architecture],
         "model_type": model_type,
         "num_key_value_heads": fields.get("attention.head_count_kv", heads),
-        "head_dim": fields.get("attention.key_length", config["hidden_size"] // heads),
+        "head_dim": head_dim,
+        "partial_rotary_factor": fields.get("rope.dimension_count", head_dim) / head_dim,
         "vocab_size": len(_required(fields, "tokenizer.ggml.tokens", file)),
         "rope_theta": fields.get("rope.freq_base", 10000.0),
         "rope_scaling": _rope_scaling(fields),

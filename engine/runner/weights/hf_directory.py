@@ -15,6 +15,10 @@ from typing import Any
 from engine.runner.weights.errors import ModelLoadError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_ROPE_SETTINGS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 _GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -33,6 +37,9 @@ def rope_scaling(config: dict[str, Any]) -> dict[str, Any] | None:
     if not scaling:
         return None
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    missing = [name for name in _ROPE_SETTINGS.get(kind, ()) if not isinstance(scaling.get(name), int | float)]
+    if missing:
+        raise ModelLoadError(f"config: rope scaling {kind!r} needs numbers for {', '.join(missing)}")
     return None if kind == "default" else {**scaling, "rope_type": kind}
 
 
