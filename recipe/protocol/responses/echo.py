@@ -102,7 +102,7 @@ def shortest_f32(value: float) -> float | None:
     """
     if value in (float("inf"), float("-inf")):
         return None
-    spellings = (float(f"{value:.{digits}g}") for digits in (6, 7, 8))
+    spellings = (float(f"{value:.{digits}g}") for digits in range(1, 9))
     return next((short for short in spellings if f32(short) == value), float(f"{value:.9g}"))
 
 
