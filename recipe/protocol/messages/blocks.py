@@ -9,7 +9,7 @@ from recipe.argument import quoted
 from recipe.conversation import DataUrlImageSource, ImageDetail, ImageSource, UrlImageSource
 from recipe.errors import ConversionError
 from recipe.protocol.content import UNSUPPORTED_IMAGE, Content
-from recipe.protocol.messages.schema import Base64Image, DocumentBlock, ImageBlock, TextBlock, UrlImage
+from recipe.protocol.messages.schema import DocumentBlock, ImageBlock, ImageOrigin, TextBlock
 
 ShownBlock: TypeAlias = TextBlock | ImageBlock | DocumentBlock
 
@@ -43,16 +43,16 @@ def add_block(content: Content, block: ShownBlock, image_token: str | None, plac
 def image_source(block: ImageBlock, place: Place) -> ImageSource:
     """The source of an image block; ConversionError for bad base64, a URL that is not http(s), or a file."""
     source = block.source
-    if isinstance(source, Base64Image):
+    if source.kind == "base64":
         return DataUrlImageSource.trusted(_data_url(source, place), DETAIL, place.path)
-    if isinstance(source, UrlImage):
+    if source.kind == "url":
         if source.url[:4].lower() != "http":
             raise ConversionError(f"{place.error}: invalid url: {quoted(source.url)}")
         return UrlImageSource.trusted(source.url, DETAIL, place.path)
     raise ConversionError(f"{place.error}: file_id is not supported. Pass the image as a base64 data url instead.")
 
 
-def _data_url(source: Base64Image, place: Place) -> str:
+def _data_url(source: ImageOrigin, place: Place) -> str:
     try:
         data = canonical_base64(source.data)
     except ValueError:

@@ -19,28 +19,41 @@ U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Role: TypeAlias = Literal["user", "assistant", "system"]
 ThinkingType: TypeAlias = Literal["adaptive", "enabled", "disabled"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
-MediaType: TypeAlias = Literal["image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"]
+
+MEDIA_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp")
+_ORIGIN_FIELDS = {"base64": ("media_type", "data"), "url": ("url",), "file": ("file_id",)}
 
 
 class TextBlock(msgspec.Struct, tag="text"):
     text: str
 
 
-class Base64Image(msgspec.Struct, tag="base64"):
-    media_type: MediaType
-    data: str
+class ImageOrigin(msgspec.Struct):
+    """Where an image comes from; each kind has its own fields, and those of the others are free.
 
+    The reference takes the position of a type for the type, so this does.
+    """
 
-class UrlImage(msgspec.Struct, tag="url"):
-    url: str
+    type: Literal["base64", "url", "file", 0, 1, 2]
+    media_type: JsonValue = UNSET
+    data: JsonValue = UNSET
+    url: JsonValue = UNSET
+    file_id: JsonValue = UNSET
 
+    def __post_init__(self) -> None:
+        for name in _ORIGIN_FIELDS[self.kind]:
+            _check_field(name, getattr(self, name), str)
+        if self.kind == "base64" and self.media_type not in MEDIA_TYPES:
+            raise ValueError(f"field `media_type`: expected one of {', '.join(MEDIA_TYPES)}")
 
-class FileImage(msgspec.Struct, tag="file"):
-    file_id: str
+    @property
+    def kind(self) -> str:
+        """The type by its name."""
+        return self.type if isinstance(self.type, str) else tuple(_ORIGIN_FIELDS)[self.type]
 
 
 class ImageBlock(msgspec.Struct, tag="image"):
-    source: Base64Image | UrlImage | FileImage
+    source: ImageOrigin
 
 
 class DocumentSource(msgspec.Struct):
@@ -86,7 +99,7 @@ class WebSearchToolResultBlock(msgspec.Struct, tag="web_search_tool_result"):
 
 
 class AddedTool(msgspec.Struct):
-    type: Literal["tool_reference"]
+    type: Literal["tool_reference", 0]  # by name or, like the type of an image's origin, by position
     name: str
 
 
@@ -126,8 +139,6 @@ class Tool(msgspec.Struct):
     def __post_init__(self) -> None:
         if self.type is not UNSET:
             return
-        if self.name is UNSET:
-            raise ValueError("missing field `name`")
         _check_field("name", self.name, str)
         _check_field("description", self.description, str, type(None))
         _check_field("defer_loading", self.defer_loading, bool, type(None))
@@ -205,5 +216,7 @@ class MessagesBody(msgspec.Struct):
 
 
 def _check_field(name: str, value: JsonValue, *kinds: type) -> None:
+    if value is UNSET:
+        raise ValueError(f"missing field `{name}`")
     if not isinstance(value, kinds):
         raise ValueError(f"field `{name}`: expected {kinds[0].__name__}, got {type(value).__name__}")
