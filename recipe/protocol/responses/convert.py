@@ -9,38 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recipe.conversation import Conversation, Message, SystemMessage, ToolDefinition, UserMessage
+from recipe.conversation import Conversation, Message, SystemMessage, UserMessage
 from recipe.errors import ConversionError
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.responses.blocks import BlockReader
 from recipe.protocol.responses.body import ResponsesDecoder
-from recipe.protocol.responses.echo import ResponsesEcho, ResponsesState
-from recipe.protocol.responses.history import History, LateTools
+from recipe.protocol.responses.echo import ResponsesEcho
+from recipe.protocol.responses.history import History
+from recipe.protocol.responses.offer import ToolOffer, only_selected
 from recipe.protocol.responses.schema import (
-    CustomChoice,
-    CustomTool,
-    FunctionChoice,
-    FunctionTool,
     InputItem,
     JsonObjectFormat,
     JsonSchemaFormat,
-    NamespaceTool,
-    PlainChoice,
     ResponsesBody,
     TextConfig,
-    ToolChoice,
     ToolSearchCallItem,
     ToolSearchOutputItem,
-    ToolSearchTool,
     UnknownTool,
-    WebSearchChoice,
 )
-from recipe.protocol.responses.tools import ToolDeclarations, checked_tools, namespace_names, reject_web_search
+from recipe.protocol.responses.tools import ToolDeclarations, is_named
 from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
-from recipe.protocol.tools import NamedTool, SelectedTools, check_strict_mix, select_tools
+from recipe.protocol.tools import SelectedTools, check_strict_mix
 from recipe.protocol.validation import RequestedInference, resolve_inference
-from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, WebSearchBehavior
+from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, OutputConstraint
 from recipe.stream.parsing_options import ParsingOptions
 
 if TYPE_CHECKING:
@@ -66,10 +58,8 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             raise TypeError(f"expected ConversionOptions, not {type(options).__name__}")
         body = self._peek()
         version = options.model_version(body.model)
-        tools = body.tools or []
-        named = [tool if isinstance(tool, FunctionTool | NamespaceTool) else UnknownTool() for tool in tools]
-        declarations = ToolDeclarations(version, namespace_names(version, tools), options.responses_web_search)
-        declarations.declare(named, "tools")
+        declarations = ToolDeclarations.of_request(body.tools or [], version, options)
+        declarations.declare([tool if is_named(tool) else UnknownTool() for tool in body.tools or ()], "tools")
         return declarations.names.tool_map
 
     def echo(self) -> ResponsesEcho:
@@ -86,7 +76,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
     def _convert(self, body: ResponsesBody, options: ConversionOptions) -> ConversationRequest:
         version = options.model_version(body.model)
         items = _items(body, version)
-        offer = _Offer(body, version, options, items)
+        offer = ToolOffer(body, version, options, items)
         thinking = resolve_thinking(
             None, None if body.reasoning is None else body.reasoning.effort, options.default_thinking_mode
         )
@@ -100,15 +90,10 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             has_tools=bool(offer.tools),
             field="reasoning_text",
         )
-        selected = _select(offer.tools, body.tool_choice, options.responses_web_search, thinking.enabled)
-        messages = _with_selected(messages, selected)
+        selected = offer.select(body.tool_choice, thinking=thinking.enabled)
+        messages = only_selected(messages, selected)
         response_format = _response_format(body.text)
-        if response_format.kind == "json_object":
-            check_json_word((message.content for message in messages), _NO_JSON_WORD)
-        constraint = format_constraint(response_format)
-        if selected.tools:
-            check_strict_mix(selected.tools, has_response_format=response_format is not TEXT)
-            constraint = tool_constraint(selected.tools, selected.choice)
+        constraint = _constraint(response_format, messages, selected)
         inference = resolve_inference(
             _requested(body), options, version, thinking, has_tools=bool(selected.tools), constraint=constraint
         )
@@ -129,40 +114,8 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             special_tokens=options.special_tokens,
         )
         return ConversationRequest.converted(
-            conversation, version, inference, parsing, bool(body.stream), offer.state(body)
+            conversation, version, inference, parsing, bool(body.stream), offer.state()
         )
-
-
-class _Offer:
-    """Every function that the request offers: its own tools first, then those that searches found, item by item."""
-
-    __slots__ = ("_has_custom_tool", "late_tools", "names", "tools")
-
-    def __init__(
-        self,
-        body: ResponsesBody,
-        version: ModelVersion,
-        options: ConversionOptions,
-        items: Sequence[tuple[int, InputItem]],
-    ) -> None:
-        declared = body.tools or []
-        declarations = ToolDeclarations(version, namespace_names(version, declared), options.responses_web_search)
-        searches = [(index, item) for index, item in items if isinstance(item, ToolSearchOutputItem)]
-        self.names = declarations.names
-        self.tools = declarations.declare(declared, "tools")
-        self.late_tools: LateTools = {
-            index: declarations.declare(item.tools, f"input[{index}].tools", defer_loading=True)
-            for index, item in searches
-        }
-        for late in self.late_tools.values():
-            self.tools += late
-        found = (tool for _, item in searches for tool in item.tools)
-        self._has_custom_tool = any(isinstance(tool, CustomTool) for tool in (*declared, *found))
-
-    def state(self, body: ResponsesBody) -> ResponsesState:
-        """What the event stream needs to know."""
-        has_search = any(isinstance(tool, ToolSearchTool) and tool.execution == "client" for tool in body.tools or ())
-        return ResponsesState(ResponsesEcho.of_body(body), self.names.tool_map, self._has_custom_tool, has_search)
 
 
 def _items(body: ResponsesBody, version: ModelVersion) -> list[tuple[int, InputItem]]:
@@ -189,35 +142,17 @@ def _messages(body: ResponsesBody, items: Sequence[tuple[int, InputItem]], histo
     return instructions + text + history.messages
 
 
-def _select(
-    tools: Sequence[ToolDefinition], choice: ToolChoice | None, web_search: WebSearchBehavior, thinking: bool
-) -> SelectedTools:
-    if isinstance(choice, WebSearchChoice):
-        reject_web_search(web_search)
-    word = _choice(choice)
-    return select_tools(() if word == "none" else checked_tools(tools), word, thinking=thinking)
-
-
-def _choice(choice: ToolChoice | None) -> str | NamedTool | None:
-    if isinstance(choice, PlainChoice):
-        return choice.word
-    return NamedTool(choice.name) if isinstance(choice, FunctionChoice | CustomChoice) else None
-
-
-def _with_selected(messages: list[Message], selected: SelectedTools) -> list[Message]:
-    """The messages where found tools are only those that are left, in their final form."""
-    if not any(isinstance(message, SystemMessage) and message.tools for message in messages):
-        return messages
-    final = {tool.name: tool for tool in selected.tools}
-    kept: list[Message] = []
-    for message in messages:
-        if isinstance(message, SystemMessage) and message.tools:
-            tools = [final[tool.name] for tool in message.tools if tool.name in final]
-            if tools:
-                kept.append(SystemMessage.trusted("", tools=tools))
-        else:
-            kept.append(message)
-    return kept
+def _constraint(
+    response_format: ResponseFormat, messages: Sequence[Message], selected: SelectedTools
+) -> OutputConstraint | None:
+    """What constrains the output: the tools before the format. ConversionError for a bad format or mix of both."""
+    if response_format.kind == "json_object":
+        check_json_word((message.content for message in messages), _NO_JSON_WORD)
+    constraint = format_constraint(response_format)
+    if not selected.tools:
+        return constraint
+    check_strict_mix(selected.tools, has_response_format=response_format is not TEXT)
+    return tool_constraint(selected.tools, selected.choice)
 
 
 def _response_format(text: TextConfig | None) -> ResponseFormat:

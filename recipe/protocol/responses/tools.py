@@ -8,7 +8,7 @@ declared, None if it has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -29,7 +29,7 @@ from recipe.protocol.responses.schema import (
     WebSearchTool,
 )
 from recipe.protocol.tools import check_tool_name, checked_parameters
-from recipe.request import ModelVersion, WebSearchBehavior
+from recipe.request import ConversionOptions, ModelVersion, WebSearchBehavior
 
 TOOL_SEARCH = "tool_search"
 
@@ -43,6 +43,12 @@ class ToolDeclarations:
         self._version = version
         self._web_search = web_search
         self.names = names
+
+    @classmethod
+    def of_request(cls, tools: Sequence[Tool], version: ModelVersion, options: ConversionOptions) -> Self:
+        """For a request with `tools`, none of them declared yet; the names of its plain functions are taken."""
+        plain = (tool.name for tool in tools if isinstance(tool, FunctionTool))
+        return cls(version, NamespaceNames(version, plain), options.responses_web_search)
 
     def declare(self, tools: Sequence[Tool], path: str, *, defer_loading: bool = False) -> list[ToolDefinition]:
         """The functions that `tools`, found at `path` of the request, stand for; ConversionError for a bad one."""
@@ -104,9 +110,9 @@ _DECLARE: dict[type[Tool], Callable[[ToolDeclarations, Any, str], list[FunctionT
 }
 
 
-def namespace_names(version: ModelVersion, tools: Sequence[Tool]) -> NamespaceNames:
-    """The names of a request, those of its plain functions taken."""
-    return NamespaceNames(version, (tool.name for tool in tools if isinstance(tool, FunctionTool)))
+def is_named(tool: Tool) -> bool:
+    """Whether a tool is one that its declaration names, not one that stands for a feature."""
+    return isinstance(tool, FunctionTool | NamespaceTool)
 
 
 def reject_web_search(behavior: WebSearchBehavior) -> None:
