@@ -1,4 +1,4 @@
-"""Every golden case leads to the outcome that the reference had. One test a family; failures show what differs first."""
+"""Every golden case has the outcome of the reference. One test a family; a failure shows the first differences."""
 
 import pytest
 

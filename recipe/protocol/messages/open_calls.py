@@ -6,7 +6,7 @@ from recipe.errors import ConversionError
 
 
 class OpenCalls:
-    """Call ids and whether they have their result. Errors are ConversionErrors that name the place `where` it went wrong."""
+    """Call ids and whether they have their result. Errors are ConversionErrors that name the place (`where`)."""
 
     __slots__ = ("_answered",)
 
