@@ -7,9 +7,12 @@ the place and raises `ImageError`. No message ever holds the data of an image.
 from __future__ import annotations
 
 UNSUPPORTED_IMAGE = (
-    "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following formats: "
-    "webp, png, jpeg, and gif."
+    "You have uploaded an unsupported image. Please make sure your image is valid "
+    "and has one of the following formats: webp, png, jpeg, and gif."
 )
+
+
+MIB = 1024 * 1024
 
 
 class ImageError(Exception):
@@ -43,6 +46,11 @@ class ImageFault(Exception):
     def at(self, path: str = "", index: int = 0) -> ImageError:
         """This fault as the error of image number `index` among those of the request location `path`."""
         return ImageError.of(self.kind, f"{prefix(path, '.')}image[{index}]: {self.text}", self.is_retryable)
+
+
+def too_large(max_bytes: int) -> ImageFault:
+    """The fault of an image file over `max_bytes`."""
+    return ImageFault("ImageTooLarge", f"image file size exceeds limit {max_bytes // MIB} MB")
 
 
 def prefix(path: str, separator: str = ": ") -> str:

@@ -16,7 +16,9 @@ def unsigned(name: str, value: SupportsIndex, bits: int = 32) -> int:
     if number < 0 and bits == 64:
         raise OverflowError("can't convert negative int to unsigned")
     if not 0 <= number < 1 << bits:
-        raise OverflowError("out of range integral type conversion attempted" if bits < 64 else "int too big to convert")
+        raise OverflowError(
+            "out of range integral type conversion attempted" if bits < 64 else "int too big to convert"
+        )
     return number
 
 

@@ -1,4 +1,4 @@
-"""How many images and bytes one request has used so far."""
+"""How many images and bytes one request has used, and how many it may still fetch."""
 
 from __future__ import annotations
 
@@ -26,3 +26,17 @@ class ImageQuota:
         """Add the images of a completed call."""
         self._image_count += image_count
         self._byte_size += byte_size
+
+
+class ByteBudget:
+    """Bytes that the downloads of one request may still bring, together."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, count: int) -> bool:
+        """Use `count` bytes; False once more was taken than there was."""
+        self._left -= count
+        return self._left >= 0

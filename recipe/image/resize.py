@@ -1,9 +1,10 @@
 """The size an image gets before the model sees it, and how many tokens it then takes.
 
-Pure arithmetic. A patch is 14 pixels; three by three patches make a token, every row of tokens ends with one token more, and
-the image with two: a grid of R x C cells takes R * (C + 1) + 2 tokens. `fit` searches a size whose sides are whole patches,
-with at least MIN_AREA_PX pixels and at most MAX_TOKENS tokens: too small grows, too large shrinks, repeated until neither
-applies. Sides are cut to whole pixels between steps, so every rounding below is part of the result.
+Pure arithmetic. A patch is 14 pixels; three by three patches make a token, every row of tokens ends with one token
+more, and the image with two: a grid of R x C cells takes R * (C + 1) + 2 tokens. `fit` searches a size whose sides are
+whole patches, with at least MIN_AREA_PX pixels and at most MAX_TOKENS tokens: too small grows, too large shrinks,
+repeated until neither applies. Sides are cut to whole pixels between steps, so every rounding below is part of the
+result.
 """
 
 from __future__ import annotations
