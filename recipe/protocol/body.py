@@ -22,13 +22,15 @@ T = TypeVar("T")
 
 MAX_DEPTH = 127  # nested arrays and objects of a JSON text
 
-_DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _STRING = re.compile(rb'"[^"]*"')
-# A number whose exact JSON value differs from what a typed pass makes of it: -0, beyond 64 bits, beyond a double.
-_UNUSUAL_NUMBER = re.compile(rb"(?:^|[:\[,\s])(?:-0(?![.\deE])|-?\d{19,}|-?\d[\d.]*[eE]\+?\d{3})")
-_UNUSUAL_HINTS = (b"0" * 19, b"0e000", b"0E000", b"0e+000", b"0E+000")
+# Numbers that a typed pass may not take at their exact JSON value: -0, and, with every digit written as 0, integers
+# that may need more than 64 bits and exponents that may leave the range of a double.
+_MINUS_ZERO = re.compile(rb"-0(?<=[:\[,\s]-0)(?![.\deE])")
+_LONG_NUMBER = b"0" * 19
+_LONG_EXPONENT = re.compile(rb"0e\+?0000*[\s,\]}]")
 
 
 class BodyDecoder(Generic[T]):
@@ -86,10 +88,10 @@ def strict_json(text: bytes) -> Any:
 
 def depth(text: bytes) -> int:
     """How deep the arrays and objects of a valid JSON text nest."""
-    brackets = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
+    brackets = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS).replace(b'""', b"")
     brackets = _STRING.sub(b"", brackets).translate(_BRACKETS)
     levels = 0
-    while brackets:  # each pass takes off the innermost level
+    while b"[]" in brackets:  # each pass takes off the innermost level
         brackets = brackets.replace(b"[]", b"")
         levels += 1
     return levels
@@ -104,9 +106,10 @@ def _is_plain(text: bytes) -> bool:
             return False
     if text.count(b"{") + text.count(b"[") > MAX_DEPTH and depth(text) > MAX_DEPTH:
         return False
+    if b"-0" in text and _MINUS_ZERO.search(text):
+        return False
     digits = text.translate(_DIGITS)
-    suspicious = b"-0" in text or any(hint in digits for hint in _UNUSUAL_HINTS)
-    return not (suspicious and _UNUSUAL_NUMBER.search(text))
+    return _LONG_NUMBER not in digits and not _LONG_EXPONENT.search(digits)
 
 
 def _integer(digits: str) -> int | float:

@@ -153,9 +153,18 @@ def _format(value: JsonValue) -> str:
 
 
 def _plain_variant(value: JsonValue, variants: tuple[str, ...]) -> str:
+    """One of the variants, spelled as a string or as a map from it to null."""
+    content = None
+    if isinstance(value, dict):
+        if len(value) != 1:
+            raise _ShapeError("invalid value: map, expected map with a single key")
+        [(value, content)] = value.items()
     if not isinstance(value, str):
         raise _wrong(value, "string or map")
-    return _variant(value, variants)
+    _variant(value, variants)
+    if content is not None:
+        raise _wrong(content, "unit")
+    return value
 
 
 def _variant(name: str, variants: tuple[str, ...] | Mapping[str, Any]) -> str:

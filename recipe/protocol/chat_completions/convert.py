@@ -20,7 +20,6 @@ from recipe.protocol.chat_completions.schema import (
     ToolChoice,
 )
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
-from recipe.protocol.content import image_token
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
 from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_tools, select_tools
@@ -60,7 +59,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
             body.reasoning_effort,
             options.default_thinking_mode,
         )
-        messages = History(image_token(options, version)).convert(body.messages)
+        messages = History(options, version).convert(body.messages)
         complete_reasoning(
             messages,
             thinking,

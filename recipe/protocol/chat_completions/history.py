@@ -32,8 +32,16 @@ from recipe.protocol.chat_completions.schema import (
     ToolItem,
     UserItem,
 )
-from recipe.protocol.content import IMAGE_MEDIA_TYPES, SUPPORTED_FORMATS, UNSUPPORTED_IMAGE, Content, image_url_source
+from recipe.protocol.content import (
+    IMAGE_MEDIA_TYPES,
+    SUPPORTED_FORMATS,
+    UNSUPPORTED_IMAGE,
+    Content,
+    image_token,
+    image_url_source,
+)
 from recipe.protocol.data_url import parse_data_url
+from recipe.request import ConversionOptions, ModelVersion
 
 _ANSWERS_WANTED = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'"
@@ -44,12 +52,13 @@ _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".jo
 
 
 class History:
-    """Converts the messages of one request. `image_token` is None for a model that takes no images."""
+    """Converts the messages of one request to a model of `version`."""
 
-    __slots__ = ("_answered", "_image_token", "_open")
+    __slots__ = ("_answered", "_open", "_options", "_version")
 
-    def __init__(self, image_token: str | None) -> None:
-        self._image_token = image_token
+    def __init__(self, options: ConversionOptions, version: ModelVersion) -> None:
+        self._options = options
+        self._version = version
         self._open: set[str] = set()  # calls without an answer
         self._answered: set[str] = set()  # calls of the same message with one
 
@@ -127,7 +136,7 @@ class History:
             return blocks, (), ()
         content = Content()
         path = f".messages[{index}]"
-        token = self._image_token
+        token = image_token(self._options, self._version)
         if token is not None:
             blocks = [_image_block(block, path) if isinstance(block, FileBlock) else block for block in blocks]
         for block in blocks:
