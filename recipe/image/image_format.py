@@ -1,9 +1,8 @@
-"""What an image file is, and how large it says it is, read from its first bytes: a bomb is refused before it is
-decoded.
+"""What an image file is, and how large it says it is, read from its first bytes.
 
-One reader a format. A reader returns the size once the header declares one and raises `ImageFault("Decode")` when the
-header is broken. `check_header` finally asks for the start of the pixel data, so that later failures can only be in
-the pixels.
+So a bomb is refused before it is decoded. One reader a format: it returns the size once the header declares one and
+raises `ImageFault("Decode")` when the header is broken. `check_header` finally asks for the start of the pixel data, so
+that later failures can only be in the pixels.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ animation the first frame is taken, transparent parts show a background that is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -78,12 +80,16 @@ def _decode_gif(data: bytes) -> Pixels:
     return screen
 
 
-def _opaque(decoded: NDArray[np.generic]) -> Pixels:
+def _opaque(decoded: NDArray[Any]) -> Pixels:
     """Bring what OpenCV decodes (gray or colour, 8 or 16 bits, with or without alpha) to `Pixels`."""
-    narrow = (decoded >> 8 if decoded.dtype == np.uint16 else decoded).astype(np.uint8, copy=False)  # type:
-    ignore[operator] if narrow.ndim == 2: return cv2.cvtColor(narrow, cv2.COLOR_GRAY2BGR).astype(np.uint8, copy=False)
-    if narrow.shape[2] == 2: narrow = np.dstack((narrow[..., :1].repeat(3, 2), narrow[..., 1:])) return
-    _blended(narrow) if narrow.shape[2] == 4 else narrow
+    if decoded.dtype == np.uint16:
+        decoded = decoded >> 8
+    pixels = decoded.astype(np.uint8, copy=False)
+    if pixels.ndim == 2:
+        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR).astype(np.uint8, copy=False)
+    if pixels.shape[2] == 2:
+        pixels = np.dstack((pixels[..., [0, 0, 0]], pixels[..., 1]))
+    return _blended(pixels) if pixels.shape[2] == 4 else pixels
 
 
 def _blended(pixels: NDArray[np.uint8]) -> Pixels:

@@ -54,7 +54,7 @@ class ImageResolver:
         self._preprocessor = _checked("preprocessor", preprocessor, OpenCvImagePreprocessor)
 
     def resolve(self, sources: Sequence[ImageSource], quota: ImageQuota) -> MultiModalData:
-        """Fetch and preprocess `sources`, and record them in `quota`. Raises ImageError; then the quota is unchanged.
+        """Fetch and preprocess `sources`, and record them in `quota` if all goes well. Raises ImageError."""
         checked = items("sources", sources, ImageSource)
         _checked("quota", quota, ImageQuota)
         return run_sync(resolve_images(checked, quota, fetcher=self._fetcher))

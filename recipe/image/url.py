@@ -37,10 +37,10 @@ class UrlError(ValueError):
 
 
 class HttpUrl(NamedTuple):
-    """A checked URL. `host` is lower-case ASCII, an IPv4 or an IPv6 address without brackets; `path` includes the
-    query.
+    """A checked URL.
 
-    `user_info` is "user:password" as written, still percent-encoded, or None.
+    `host` is lower-case ASCII, an IPv4 or an IPv6 address without brackets. `path` includes the query. `user_info`
+    is "user:password" as written, still percent-encoded, or None.
     """
 
     scheme: str
