@@ -5,7 +5,7 @@ completed by the earliest character wins (at a tie, the first in the list). Wher
 regular expression jumps to the next character that can begin one: plain text costs no loop over its characters.
 
 A pattern may take in the newlines directly before it, however many they are; then a run of newlines is already a part of a
-possible match. Which characters count as equal depends on their origin (see `segment`).
+possible match (a newline that breaks off another match begins no run). Which characters count as equal depends on their origin (see `segment`).
 """
 
 from __future__ import annotations
@@ -122,18 +122,10 @@ class Matcher:
         if spelling[matched] == character:
             matched += 1
         if matched != before + 1:
-            self._restart_newlines(branch, pattern, character, origin)
+            in_run = pattern.absorbs_newlines and not before and character == "\n" and origin != SPECIAL
+            self._newlines[branch] = self._newlines[branch] + 1 if in_run else 0
         self._matched[branch] = matched
         return matched
-
-    def _restart_newlines(self, branch: int, pattern: Pattern, character: str, origin: int) -> None:
-        """The run of newlines before a branch that has fallen back."""
-        if not pattern.absorbs_newlines or origin == SPECIAL or character != "\n":
-            self._newlines[branch] = 0
-        elif self._matched[branch]:
-            self._newlines[branch] = 1
-        else:
-            self._newlines[branch] += 1
 
     def _match(self, branch: int, end: int) -> Match:
         pattern = self._set.patterns[branch]
