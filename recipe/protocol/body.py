@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.inspect import type_info
 
 from recipe.json_value import json_value
+from recipe.protocol.spelling import first_spelling
 
 RequestBody: TypeAlias = bytes | str | dict[str, Any]
 T = TypeVar("T")
@@ -64,10 +68,15 @@ class BodyDecoder(Generic[T]):
         return self._from_value(strict_json(text))
 
     def _from_value(self, value: Any) -> T:
-        try:
+        with suppress(msgspec.ValidationError):
             return msgspec.convert(value, self._schema)
+        try:
+            return msgspec.convert(first_spelling(value, _structure(self._schema)), self._schema)
         except msgspec.ValidationError as error:
             raise ValueError(f"invalid request body: {error}") from None
+
+
+_structure = cache(type_info)
 
 
 def strict_json(text: bytes) -> Any:

@@ -66,6 +66,7 @@ def _chat_tool(tool: ToolDefinition) -> dict[str, JsonValue]:
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
+    chat_tool: dict[str, JsonValue] = {"type": "function", "function": function}
     if tool.defer_loading:
-        function["defer_loading"] = True
-    return {"type": "function", "function": function}
+        chat_tool["defer_loading"] = True
+    return chat_tool
