@@ -12,11 +12,10 @@ import json
 import math
 import re
 from contextlib import suppress
-from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
-from msgspec.inspect import type_info
+from msgspec.inspect import Type, type_info
 
 from recipe.json_value import json_value
 from recipe.protocol.spelling import first_spelling
@@ -44,11 +43,12 @@ class BodyDecoder(Generic[T]):
     shape. A Python object that is no JSON raises what `json_value` raises.
     """
 
-    __slots__ = ("_decode", "_schema")
+    __slots__ = ("_decode", "_schema", "_structure")
 
     def __init__(self, schema: type[T]) -> None:
         self._schema = schema
         self._decode = msgspec.json.Decoder(schema).decode
+        self._structure: Type | None = None  # of the schema, once a body fails
 
     def decode(self, body: RequestBody) -> T:
         """The body as the schema; unknown fields are ignored, of duplicate keys the last counts."""
@@ -70,13 +70,12 @@ class BodyDecoder(Generic[T]):
     def _from_value(self, value: Any) -> T:
         with suppress(msgspec.ValidationError):
             return msgspec.convert(value, self._schema)
+        if self._structure is None:
+            self._structure = type_info(self._schema)
         try:
-            return msgspec.convert(first_spelling(value, _structure(self._schema)), self._schema)
+            return msgspec.convert(first_spelling(value, self._structure), self._schema)
         except msgspec.ValidationError as error:
             raise ValueError(f"invalid request body: {error}") from None
-
-
-_structure = cache(type_info)
 
 
 def strict_json(text: bytes) -> Any:
