@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -38,7 +38,7 @@ class Recording:
 
 
 class MockBackend:
-    """A `Backend` that plays `recordings` in turn, or `tokens` times the same word.
+    """A `Backend` that plays the recordings of the file `script` in turn, or `tokens` times the same word.
 
     `rate` is tokens a second in each stream; 0 means as fast as the reader takes them. A request's `max_tokens` cuts
     the output short, with a length finish.
@@ -48,7 +48,7 @@ class MockBackend:
         self,
         tokens: int = 16,
         rate: float = 0.0,
-        recordings: Sequence[Recording] = (),
+        script: str | Path | None = None,
         system_fingerprint: str | None = None,
     ) -> None:
         if tokens < 1:
@@ -56,7 +56,8 @@ class MockBackend:
         if not 0 <= rate < float("inf"):
             raise ConfigError(f"mock_rate must be >= 0 tokens a second. Given: {rate}")
         self._rate = rate
-        self._recordings = cycle(recordings or [Recording((InferenceChunk.text("word ", 1),) * tokens)])
+        same_word = Recording((InferenceChunk.text("word ", 1),) * tokens)
+        self._recordings = cycle([same_word] if script is None else load_script(Path(script)))
         self._system_fingerprint = system_fingerprint
         self._is_closed = False
         self._num_running = self._num_prompt_tokens = self._num_completion_tokens = 0

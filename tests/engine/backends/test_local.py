@@ -22,8 +22,10 @@ from engine.backend import (
     RequestRefusedError,
 )
 from engine.backends.local import LocalBackend
+from engine.backends.output_stream import OutputStream
 from engine.backends.request_record import RequestRecord
 from engine.core.engine_core import EngineCore
+from engine.core.sequence import Sequence
 from recipe.request import OutputConstraint
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason
 from tests.engine.fake_runner import EOS, FakeRunner, expected_completion, make_core, make_request
@@ -387,3 +389,13 @@ async def test_without_a_compiler_constraints_are_refused() -> None:
     async with serving() as backend:
         with pytest.raises(ConstraintRefusedError):
             await backend.compile(OutputConstraint("json", "{}"))
+
+
+async def test_nothing_grows_over_thousands_of_requests() -> None:
+    async with serving() as backend:
+        for _ in range(20):
+            await asyncio.gather(*(collect(backend, endless(f"r{i}", 2 + i % 9, max_tokens=2)) for i in range(100)))
+        gc.collect()
+        alive = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, (OutputStream, Sequence))]
+        assert len(alive) < 10, "at most what the engine thread's last step still holds"
+        assert await backend.call(lambda core: len(core.blocks._published)) <= backend.stats().kv_blocks_total

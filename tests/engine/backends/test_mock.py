@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.backend import DeadlineExceededError, EngineDeadError, EngineRequest
-from engine.backends.mock import MockBackend, load_script
+from engine.backends.mock import MockBackend
 from engine.config import ConfigError
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason
 from tests.engine.fake_runner import make_request
@@ -56,7 +56,7 @@ async def test_streams_take_turns_when_there_is_no_rate() -> None:
 async def test_a_script_is_played_in_turn_over_and_over(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text('{"text": "  Hello big\\nworld "}\n\n{"token_ids": [5, 6], "finish_reason": "length"}\n')
-    backend = MockBackend(recordings=load_script(script))
+    backend = MockBackend(script=script)
     first, second, third = [await play(backend) for _ in range(3)]
     assert "".join(chunk.content or "" for chunk in first) == "  Hello big\nworld "
     assert len(first) == 5
@@ -78,15 +78,15 @@ def test_a_script_that_cannot_be_played_is_refused_by_line(tmp_path: Path, line:
     script = tmp_path / "script.jsonl"
     script.write_text(f'{{"text": "fine"}}\n{line}\n')
     with pytest.raises(ConfigError, match="line 2"):
-        load_script(script)
+        MockBackend(script=script)
 
 
 def test_a_script_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mock_script"):
-        load_script(tmp_path / "missing")
+        MockBackend(script=tmp_path / "missing")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ConfigError, match="mock_script"):
-        load_script(tmp_path / "empty")
+        MockBackend(script=tmp_path / "empty")
 
 
 @pytest.mark.parametrize("settings", [{"tokens": 0}, {"rate": -1.0}, {"rate": float("inf")}, {"rate": float("nan")}])

@@ -164,7 +164,7 @@ class Books(RuleBasedStateMachine):
         super().__init__()
         self.blocks = BlockManager(10, SIZE)
         self.alive: list[Sequence] = []
-        self.content: dict[int, tuple[int, ...]] = {}  # what was computed into a block, from the first token on
+        self.content: dict[int, tuple[bytes | int, ...]] = {}  # what was computed into a block, from the first token on
 
     @rule(
         target=sequences, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24), salt=st.sampled_from([b"", b"x"])

@@ -123,7 +123,8 @@ def test_the_admission_is_told_before_the_first_token_of_a_long_prompt() -> None
     sequence = core.add_request(make_request("a", [1] * 50))
     (output,) = core.step()
     assert output.sequence is sequence and output.is_admission and sequence.scheduled_at is not None
-    assert core.step()[-1].token_ids and sequence.first_token_at >= sequence.scheduled_at
+    assert core.step()[-1].token_ids
+    assert sequence.first_token_at is not None and sequence.first_token_at >= sequence.scheduled_at
 
 
 def stop_prompt() -> list[int]:
