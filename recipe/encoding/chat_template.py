@@ -1,0 +1,105 @@
+"""The prompt encoding of any model that comes with a Hugging Face chat template.
+
+The template renders the conversation to one string, in which its own special tokens are found again by their spelling.
+So that nothing a user typed is found there, user text is broken up before (see `spelling_guard`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from recipe.conversation import Conversation
+from recipe.encoding.spelling_guard import Collector, Guard, Spellings, unused_chars
+from recipe.encoding.template_environment import template_environment
+from recipe.encoding.template_variables import template_variables
+from recipe.encoding.tokenizer import Tokenizer
+from recipe.errors import ConversionError
+from recipe.prompt import Prompt, RenderedPrompt
+
+_SHOWN_LENGTH = 300
+
+
+class TemplateError(ConversionError):
+    """The chat template refuses a conversation or cannot render it."""
+
+
+class ChatTemplateEncoding:
+    """Renders conversations with a chat template and encodes them.
+
+    `special_tokens` gives spellings by the names that templates use (`bos_token`, `eos_token`); `extra` gives further
+    variables. Raises ValueError for a template that is no valid Jinja.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        tokenizer: Tokenizer,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            self._template = template_environment().from_string(template)
+        except jinja2.TemplateSyntaxError as problem:
+            raise ValueError(f"the chat template is invalid in line {problem.lineno}: {problem.message}") from problem
+        self._tokenizer = tokenizer
+        self._variables = {**(special_tokens or {}), **(extra or {})}
+        self._spellings = Spellings(tokenizer.added_spellings.values())
+        self._own_text = "\0".join([template, *tokenizer.added_spellings.values()])
+
+    def render_conversation(self, conversation: Conversation) -> RenderedPrompt:
+        """Return the prompt of a conversation, with its special ranges. Raises TemplateError."""
+        collector = Collector()
+        variables = template_variables(conversation, collector)
+        guard_char, end_mark = unused_chars([self._own_text, *collector.texts], 2)
+        guard = Guard(self._spellings, guard_char)
+        if self._spellings.occur_in(collector.texts):
+            variables = template_variables(conversation, guard)
+        prompt = Prompt()
+        for text, is_special in self._spellings.split(self._render(conversation, variables, end_mark, guard)):
+            if is_special:
+                prompt.push_special(text)
+            else:
+                prompt.push_text(guard.dropped(text))
+        return RenderedPrompt.trusted(prompt, ())
+
+    def encode(self, conversation: Conversation) -> list[int]:
+        """Return the token IDs of a conversation. Raises TemplateError."""
+        return self._tokenizer.prompt_tokenizer.encode(self.render_conversation(conversation).parts)
+
+    def _render(self, conversation: Conversation, variables: dict[str, Any], end_mark: str, guard: Guard) -> str:
+        """Run the template. An answer to be continued gets a mark behind its text, at which the rest is cut off."""
+        continued = _continued_fields(conversation)
+        messages = variables["messages"]
+        for field in continued:
+            messages[-1][field] += end_mark
+        if not continued and messages and conversation.messages[-1].prefix:
+            del messages[-1]
+        try:
+            rendered = self._template.render(
+                **self._variables, **variables, documents=None, add_generation_prompt=not continued
+            )
+        except Exception as problem:  # whatever the template's own code raises
+            reason = guard.dropped(str(problem)) or type(problem).__name__
+            raise TemplateError(f"the chat template refuses this conversation: {_shortened(reason)}") from problem
+        if not continued:
+            return rendered
+        kept, mark, _ = rendered.rpartition(end_mark)
+        if not mark:
+            raise TemplateError("the chat template does not show the message that is to be continued")
+        return kept
+
+
+def _continued_fields(conversation: Conversation) -> tuple[str, ...]:
+    """The fields of the last message whose text the model shall go on with; none for a new answer."""
+    last = conversation.messages[-1] if conversation.messages else None
+    if last is None or not last.prefix:
+        return ()
+    if last.content:
+        return ("content",)
+    return ("reasoning_content", "thinking") if last.reasoning_content else ()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"

@@ -1,0 +1,117 @@
+"""A conversation as chat templates expect it: messages and tools in the shapes of the Chat Completions API.
+
+Every string that a user could have written goes through `wrap`; what is not wrapped is ours.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from recipe.conversation import Conversation
+from recipe.encoding.pyjson import python_json
+from recipe.json_value import JsonValue, parse_json
+from recipe.message import Message, SystemMessage
+from recipe.tool import ToolCall, ToolDefinition
+
+_SCHEMA_INTRODUCTION = "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
+_ROLES = {"latest_reminder": "system"}
+
+
+class TextWrapper(Protocol):
+    """What happens to the texts of a user on their way into a template."""
+
+    def text(self, text: str) -> str: ...
+
+    def key(self, key: str) -> str: ...
+
+
+def template_variables(conversation: Conversation, wrap: TextWrapper) -> dict[str, Any]:
+    """Return `messages`, `tools` (None without any) and the settings of thinking."""
+    tools = [] if conversation.tool_choice == "none" else _tools(conversation)
+    thinking = conversation.thinking_mode
+    variables: dict[str, Any] = {
+        "messages": _messages(conversation, wrap),
+        "tools": [_tool(tool, wrap) for tool in tools] or None,
+        "enable_thinking": thinking,
+        "thinking": thinking,
+    }
+    if conversation.reasoning_effort is not None:
+        variables["reasoning_effort"] = conversation.reasoning_effort
+    return variables
+
+
+def _tools(conversation: Conversation) -> list[ToolDefinition]:
+    """The tools that are there from the beginning, and those that a message adds."""
+    added = [
+        tool for message in conversation.messages if isinstance(message, SystemMessage) for tool in message.tools or ()
+    ]
+    names = {tool.name for tool in added}
+    return [tool for tool in conversation.tools if not tool.defer_loading and tool.name not in names] + added
+
+
+def _messages(conversation: Conversation, wrap: TextWrapper) -> list[dict[str, Any]]:
+    messages = conversation.messages
+    call_names = {call.id: call.name for message in messages for call in message.tool_calls or ()}
+    shaped = [_message(message, call_names, wrap) for message in messages]
+    if (schema := _response_schema(conversation)) is not None:
+        instruction = f"{_SCHEMA_INTRODUCTION}{wrap.text(schema)}"
+        if shaped and shaped[0]["role"] == "system":
+            shaped[0]["content"] = f"{shaped[0]['content']}\n\n{instruction}" if shaped[0]["content"] else instruction
+        else:
+            shaped.insert(0, {"role": "system", "content": instruction})
+    return shaped
+
+
+def _response_schema(conversation: Conversation) -> str | None:
+    if conversation.response_format == "json_object":
+        return python_json({"type": "json_object"})
+    if conversation.response_format == "json_schema":
+        return python_json(conversation.response_schema)
+    return None
+
+
+def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper) -> dict[str, Any]:
+    shaped: dict[str, Any] = {
+        "role": _ROLES.get(message.role, message.role),
+        "content": wrap.text(message.content),
+    }
+    if message.reasoning_content is not None:
+        shaped["reasoning_content"] = shaped["thinking"] = wrap.text(message.reasoning_content)
+    if message.tool_calls:
+        shaped["tool_calls"] = [_call(call, wrap) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        shaped["tool_call_id"] = wrap.text(message.tool_call_id)
+        if message.tool_call_id in call_names:
+            shaped["name"] = wrap.text(call_names[message.tool_call_id])
+    return shaped
+
+
+def _call(call: ToolCall, wrap: TextWrapper) -> dict[str, Any]:
+    function = {"name": wrap.text(call.name), "arguments": _arguments(call.arguments, wrap)}
+    return {"id": wrap.text(call.id), "type": "function", "function": function}
+
+
+def _arguments(arguments: str, wrap: TextWrapper) -> JsonValue:
+    """An object, as templates want it; what is not one stays text."""
+    try:
+        value = parse_json(arguments)
+    except ValueError:
+        value = None
+    return _json(value, wrap) if isinstance(value, dict) else wrap.text(arguments)
+
+
+def _tool(tool: ToolDefinition, wrap: TextWrapper) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": wrap.text(tool.name)}
+    if tool.description is not None:
+        function["description"] = wrap.text(tool.description)
+    function["parameters"] = _json(tool.parameters or {"type": "object", "properties": {}}, wrap)
+    return {"type": "function", "function": function}
+
+
+def _json(value: JsonValue, wrap: TextWrapper) -> JsonValue:
+    if isinstance(value, str):
+        return wrap.text(value)
+    if isinstance(value, dict):
+        return {wrap.key(key): _json(item, wrap) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json(item, wrap) for item in value]
+    return value
