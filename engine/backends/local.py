@@ -46,7 +46,8 @@ class ConstraintCompiler(Protocol):
 class LocalBackend:
     """A `Backend` over an `EngineCore` that lives in its own thread.
 
-    `observer` is called on the event loop with the `RequestRecord` of every request that has ended, however it did.
+    `observer` is called on the event loop with the `RequestRecord` of every request that has ended, however it did;
+    `on_death` once with the reason, after every waiter was told, when the engine ends without having been closed.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class LocalBackend:
         compiler: ConstraintCompiler | None = None,
         system_fingerprint: str | None = None,
         observer: Callable[[RequestRecord], None] | None = None,
+        on_death: Callable[[str], None] | None = None,
     ) -> None:
         self.compiler = compiler
         self.system_fingerprint = system_fingerprint
         self.observer = observer
+        self.on_death = on_death
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[Sequence, OutputStream] = {}  # the engine thread's: who gets a sequence's outputs
         self._open: set[OutputStream] = set()  # the loop's: whom to tell when the engine ends
@@ -228,6 +231,8 @@ class LocalBackend:
         self._end = "the engine was stopped" if death is None else f"the engine died: {type(death).__name__}: {death}"
         self._streams.clear()
         self._post(self._bury)
+        if death is not None and self.on_death is not None:
+            self._post(self.on_death, self._end)
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call `callback` on the event loop. Without a running loop there is nobody to tell."""

@@ -283,7 +283,8 @@ async def test_what_breaks_while_a_request_is_added_is_an_engine_error_of_that_r
 async def test_the_death_of_the_engine_reaches_every_waiter_and_the_later_ones() -> None:
     runner = FakeRunner(step_s=0.001)
     runner.fail_at = 10
-    async with serving(runner, settings={"max_num_seqs": 2}) as backend:
+    deaths: list[str] = []
+    async with serving(runner, settings={"max_num_seqs": 2}, on_death=deaths.append) as backend:
         requests = [endless(f"r{i}", stream=i % 2 > 0) for i in range(6)]
         results = await asyncio.gather(*(collect(backend, r) for r in requests), return_exceptions=True)
         assert [type(result) for result in results] == [EngineDeadError] * 6
@@ -293,6 +294,7 @@ async def test_the_death_of_the_engine_reaches_every_waiter_and_the_later_ones()
             await backend.reset_prefix_cache()
         assert not backend.health().ok and "the device fell over" in backend.health().reason
         assert runner.is_closed
+        assert deaths == [backend.health().reason]
 
 
 async def test_a_stream_closed_in_the_step_in_which_the_engine_dies_is_cleaned_up_quietly() -> None:
@@ -342,7 +344,8 @@ async def test_requests_may_come_before_the_engine_is_ready() -> None:
 
 async def test_closing_ends_open_requests_and_the_thread_and_can_be_repeated() -> None:
     runner = FakeRunner(step_s=0.001)
-    backend = LocalBackend.start(lambda: make_core(runner))
+    deaths: list[str] = []
+    backend = LocalBackend.start(lambda: make_core(runner), on_death=deaths.append)
     reader = asyncio.create_task(collect(backend, endless("a")))
     await until(lambda: backend.stats().running == 1)
     await asyncio.gather(backend.aclose(), backend.aclose())
@@ -352,6 +355,7 @@ async def test_closing_ends_open_requests_and_the_thread_and_can_be_repeated() -
     assert not backend.health().ok
     assert not any(thread.name == "engine" for thread in threading.enumerate())
     await backend.aclose()
+    assert deaths == []
 
 
 async def test_the_observer_learns_times_and_counts_of_every_request() -> None:
