@@ -191,13 +191,15 @@ class LocalBackend:
         except Exception:
             logger.exception("the observer of requests failed")
 
-    def _bury(self) -> None:
-        """Tell everyone who waits that the engine has ended."""
+    def _bury(self, on_death: Callable[[str], None] | None = None) -> None:
+        """Tell everyone who waits that the engine has ended, and then `on_death`."""
         reason = self._end or "the engine was stopped"
         for stream in self._open:
             stream.fail(EngineDeadError(reason))
         for reply in self._replies:
             _settle(reply, EngineDeadError(reason))
+        if on_death is not None:
+            on_death(reason)
 
     # On the engine thread.
 
@@ -230,9 +232,7 @@ class LocalBackend:
     def _post_end(self, death: BaseException | None) -> None:
         self._end = "the engine was stopped" if death is None else f"the engine died: {type(death).__name__}: {death}"
         self._streams.clear()
-        self._post(self._bury)
-        if death is not None and self.on_death is not None:
-            self._post(self.on_death, self._end)
+        self._post(self._bury, self.on_death if death is not None else None)
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call `callback` on the event loop. Without a running loop there is nobody to tell."""
