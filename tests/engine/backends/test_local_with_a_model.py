@@ -1,0 +1,66 @@
+"""The local backend over the embedded model: what the runner without a model cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from engine.backend import EngineRequest
+from engine.backends.local import LocalBackend
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
+from engine.core.sampling_params import SamplingParams
+from engine.runner.model_runner import ModelRunner
+from engine.runner.weights.model_files import open_model
+
+
+def make_core() -> EngineCore:
+    """Few blocks and small chunks, so that requests queue, share, and preempt each other."""
+    files = open_model(None)
+    config = EngineConfig(
+        max_model_len=256, max_num_seqs=24, max_num_batched_tokens=96, max_prefill_chunk_tokens=48, kv_cache_mib=24
+    )
+    return EngineCore(ModelRunner.load(files, config), config, files.eos_token_ids)
+
+
+def assert_at_rest(core: EngineCore) -> None:
+    core.check_integrity()
+    assert not core.has_work
+    assert core.blocks.num_free == core.blocks.num_blocks
+
+
+async def read(backend: LocalBackend, request: EngineRequest) -> list[int]:
+    return [token_id async for chunk in backend.infer(request) for token_id in chunk.token_ids or []]
+
+
+async def test_two_hundred_requests_cut_at_random_leave_blocks_sequences_and_tasks_as_before() -> None:
+    random = Random(3)
+    backend = LocalBackend.start(make_core)
+    core = await backend.started()
+    tasks_before = asyncio.all_tasks()
+    cuts = 0
+
+    async def visit(index: int) -> None:
+        nonlocal cuts
+        await asyncio.sleep(random.random() * 2)
+        prompt = random.choices(range(1000, 1003), k=random.randrange(1, 200))
+        params = SamplingParams(max_tokens=random.randrange(1, 40), temperature=1.0, seed=index)
+        reader = asyncio.create_task(read(backend, EngineRequest(f"r{index}", prompt, params, stream=index % 3 > 0)))
+        await asyncio.wait((reader,), timeout=random.random() ** 2 * 2)
+        cuts += reader.cancel()
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+    try:
+        reference = EngineRequest("reference", [*range(2000, 2040)], SamplingParams(max_tokens=8, temperature=0.0))
+        before = await read(backend, reference)
+        await asyncio.gather(*(visit(index) for index in range(200)))
+        assert cuts > 50
+        assert asyncio.all_tasks() == tasks_before
+        await backend.call(assert_at_rest)
+        await backend.reset_prefix_cache()
+        assert await read(backend, reference) == before
+        await backend.call(assert_at_rest)
+        assert core.stats().completion_tokens > 100
+    finally:
+        await backend.aclose()
