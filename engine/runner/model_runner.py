@@ -69,7 +69,7 @@ class ModelRunner:
         model = kind.load(
             files.config, files.open_tensors(), device=device, dtype=dtype, max_positions=plan.max_model_len
         )
-        place = f"{threads} CPU threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        place = f"the CPU, threads: {threads}" if device.type == "cpu" else torch.cuda.get_device_name(device)
         millions = kind.sizes(files.config, dtype).num_parameters / 1e6
         say(f"weights: {millions:,.0f} M in {str(dtype).removeprefix('torch.')} on {place}, {_seconds(started)}")
         started = perf_counter()

@@ -1,0 +1,119 @@
+"""Small Llamas with random weights, saved by transformers as a Hugging Face directory, and the same as GGUF."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+BASE: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def make_reference(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """A float32 model of transformers; weights large enough that a wrong one shows."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(**{**BASE, **changes})).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.copy_(1 + 0.2 * torch.randn_like(weight))
+            else:
+                weight.copy_(torch.randn_like(weight) * (0.3 if weight.dim() == 1 else 2.0 / weight.shape[1] ** 0.5))
+    return model
+
+
+def save_directory(model: LlamaForCausalLM, folder: Path, **save: Any) -> Path:
+    """What `--model` is given: config, weights, tokenizer with template."""
+    model.save_pretrained(folder, **save)
+    tokens, merges = vocabulary(model.config.vocab_size)
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": SPECIALS[1], "eos_token": {"content": SPECIALS[2]}, "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Special tokens, then letters, then merges of two letters, `size` tokens in all."""
+    letters = [chr(code) for code in range(33, 127)]
+    pairs = [(a, b) for a in "etaoinshr" for b in "etaoinshr"]
+    merges = pairs[: size - len(SPECIALS) - len(letters)]
+    return SPECIALS + letters + [a + b for a, b in merges], merges
+
+
+def save_gguf(model: LlamaForCausalLM, path: Path, storage: str = "F32", **metadata: Any) -> Path:
+    """The model as converters write it: Q and K rows interleaved, matrices stored as `storage`."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    _add_vocabulary(writer, config.vocab_size, metadata)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = _interleaved(weight.numpy(), next((heads[key] for key in heads if key in name), 0))
+        kind = gguf.GGMLQuantizationType[storage if array.ndim == 2 else "F32"]
+        writer.add_tensor(names.get_name(name, (".weight",)), gguf.quants.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int, metadata: dict[str, Any]) -> None:
+    tokens, merges = vocabulary(size)
+    writer.add_tokenizer_model(metadata.get("tokenizer_model", "gpt2"))
+    writer.add_tokenizer_pre(metadata.get("pre", "gpt-2"))
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] * len(SPECIALS) + [gguf.TokenType.NORMAL] * (size - len(SPECIALS)))
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+
+
+def _interleaved(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """Row 2i of a head is row i, row 2i + 1 is row i + head_dim / 2."""
+    if not heads:
+        return array
+    out, dim = np.empty_like(array), array.shape[0] // heads
+    for head in range(heads):
+        for i in range(dim // 2):
+            out[head * dim + 2 * i] = array[head * dim + i]
+            out[head * dim + 2 * i + 1] = array[head * dim + i + dim // 2]
+    return out
