@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from recipe.argument import text
 from recipe.protocol.body import BodyDecoder, RequestBody
 from recipe.request import ConversationRequest, ConversionOptions
 
@@ -52,3 +53,11 @@ class ProtocolRequest(Generic[B]):
         if self._body is None:
             raise RuntimeError("protocol request has been consumed")
         return self._body
+
+
+def check_generator_arguments(request: ConversationRequest, id: str, model: str) -> None:  # noqa: A002
+    """TypeError unless a chunk generator can be made of these; UnicodeEncodeError for a lone surrogate."""
+    if not isinstance(request, ConversationRequest):
+        raise TypeError(f"expected a ConversationRequest, not {type(request).__name__}")
+    text("id", id)
+    text("model", model)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from recipe.conversation import Conversation, Message, ToolDefinition
 from recipe.errors import ConversionError
 from recipe.protocol.body import BodyDecoder
+from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
 from recipe.protocol.chat_completions.history import History
 from recipe.protocol.chat_completions.schema import (
     ChatCompletionBody,
@@ -20,15 +20,12 @@ from recipe.protocol.chat_completions.schema import (
     ToolChoice,
 )
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
-from recipe.protocol.protocol_request import ProtocolRequest
+from recipe.protocol.protocol_request import ProtocolRequest, check_generator_arguments
 from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
 from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_tools, select_tools
 from recipe.protocol.validation import check_stop_strings, resolve_inference
 from recipe.request import ConversationRequest, ConversionOptions
 from recipe.stream.parsing_options import ParsingOptions
-
-if TYPE_CHECKING:
-    from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
 
 _NO_JSON_WORD = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
 _PREFIX_NOT_LAST = (
@@ -46,8 +43,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
     @staticmethod
     def chunk_generator(request: ConversationRequest, id: str, model: str) -> ChatCompletionChunkGenerator:  # noqa: A002
         """The generator of the chunks that answer `request` under the given response ID and model name."""
-        from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
-
+        check_generator_arguments(request, id, model)
         return ChatCompletionChunkGenerator.for_request(request, id, model)
 
     def _convert(self, body: ChatCompletionBody, options: ConversionOptions) -> ConversationRequest:
