@@ -131,9 +131,10 @@ class Prompt:
         self.pieces.append(text)
 
     def push_special(self, spelling: str) -> None:
-        """Append one special token."""
-        self.special_pieces.append(len(self.pieces))
-        self.pieces.append(spelling)
+        """Append one special token; an empty spelling is none."""
+        if spelling:
+            self.special_pieces.append(len(self.pieces))
+            self.pieces.append(spelling)
 
     def push_marked(self, text: str, ranges: Iterable[tuple[int, int]]) -> None:
         """Append `text`, whose `ranges` (code points, ascending, disjoint) are special tokens."""
@@ -156,14 +157,14 @@ class Prompt:
 
     @property
     def special_ranges(self) -> list[tuple[int, int]]:
-        """Half-open code point ranges of the special tokens in `text`, ascending and disjoint, none of them empty."""
+        """Half-open code point ranges of the special tokens in `text`, ascending and disjoint."""
         ranges, offset, next_piece = [], 0, 0
         for index in self.special_pieces:
             offset += sum(map(len, self.pieces[next_piece:index]))
             end = offset + len(self.pieces[index])
             ranges.append((offset, end))
             offset, next_piece = end, index + 1
-        return [span for span in ranges if span[0] < span[1]]
+        return ranges
 
     def stretches(self) -> Iterator[tuple[str, bool]]:
         """Yield the prompt as (text, is special) in order, with ordinary neighbours joined and nothing empty."""
@@ -171,8 +172,7 @@ class Prompt:
         for index in self.special_pieces:
             if ordinary := "".join(self.pieces[next_piece:index]):
                 yield ordinary, False
-            if self.pieces[index]:
-                yield self.pieces[index], True
+            yield self.pieces[index], True
             next_piece = index + 1
         if ordinary := "".join(self.pieces[next_piece:]):
             yield ordinary, False
