@@ -6,9 +6,11 @@ An item or a tool of unknown type is kept as such, a message may leave its type 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.inspect import type_info
 
 from recipe.json_value import JsonValue
 from recipe.protocol.body import BodyDecoder
@@ -42,6 +44,7 @@ from recipe.protocol.responses.schema import (
     WebSearchChoice,
     WebSearchTool,
 )
+from recipe.protocol.spelling import first_spelling
 
 _T = TypeVar("_T")
 
@@ -64,7 +67,7 @@ _TOOLS: dict[str, type[Tool]] = {
     "custom": CustomTool,
     "tool_search": ToolSearchTool,
 }
-_NAMESPACED = ("function", "custom")
+_NAMESPACED: dict[str, type[NamespacedTool]] = {"function": FunctionTool, "custom": CustomTool}
 _CHOICES: dict[str, type[ToolChoice]] = {
     "function": FunctionChoice,
     "custom": CustomChoice,
@@ -79,7 +82,7 @@ class ResponsesDecoder(BodyDecoder[ResponsesBody]):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._schema = ResponsesBody
+        super().__init__(ResponsesBody)
         self._decode = msgspec.json.Decoder(ResponsesBody, dec_hook=_read_union).decode
 
     def _from_value(self, value: Any) -> ResponsesBody:
@@ -105,9 +108,12 @@ def _input_item(value: JsonValue) -> InputItem:
 
 
 def _tool(value: JsonValue) -> Tool:
-    if not isinstance(value, dict) or "type" not in value:
-        raise ValueError("a tool is an object; missing field `type`")
-    return _convert(value, _TOOLS.get(_variant(value["type"]), UnknownTool))
+    kind = _TOOLS.get(_variant(_type(value)))
+    if kind is not None:
+        return _convert(value, kind)
+    if isinstance(value, list) and len(value) > 1:
+        raise ValueError("a tool of unknown type has no fields")
+    return UnknownTool()
 
 
 def _found_tool(value: JsonValue) -> Tool:
@@ -115,16 +121,29 @@ def _found_tool(value: JsonValue) -> Tool:
 
 
 def _namespaced_tool(value: JsonValue) -> NamespacedTool:
-    tool: NamespacedTool = msgspec.convert(_with_named_type(value, _NAMESPACED), FunctionTool | CustomTool)
-    return tool
+    value = _with_named_type(value, tuple(_NAMESPACED))
+    kind = _variant(_type(value))
+    if kind not in _NAMESPACED:
+        raise ValueError(f"unknown variant `{kind}`, expected `function` or `custom`")
+    return _convert(value, _NAMESPACED[kind])
 
 
-def _with_named_type(value: JsonValue, names: tuple[str, ...]) -> JsonValue:
+def _type(tool: JsonValue) -> JsonValue:
+    """The type of a tool, which is the first item of one that is written as an array."""
+    if isinstance(tool, dict) and "type" in tool:
+        return tool["type"]
+    if isinstance(tool, list) and tool:
+        return tool[0]
+    raise ValueError("missing field `type`")
+
+
+def _with_named_type(tool: JsonValue, names: tuple[str, ...]) -> JsonValue:
     """A tool inside another object, whose type may also be the number of the variant."""
-    number = value.get("type") if isinstance(value, dict) else None
+    number = _type(tool)
     if type(number) is not int or number < 0:
-        return value
-    return {**value, "type": names[number] if number < len(names) else f"variant {number}"}
+        return tool
+    name = names[number] if number < len(names) else f"variant {number}"
+    return {**tool, "type": name} if isinstance(tool, dict) else [name, *tool[1:]]
 
 
 def _tool_choice(value: JsonValue) -> ToolChoice:
@@ -154,4 +173,6 @@ def _variant(value: JsonValue) -> str:
 
 
 def _convert(value: JsonValue, kind: type[_T]) -> _T:
-    return msgspec.convert(value, kind, dec_hook=_read_union)
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(value, kind, dec_hook=_read_union)
+    return msgspec.convert(first_spelling(value, type_info(kind)), kind, dec_hook=_read_union)

@@ -150,8 +150,8 @@ class OutputText(msgspec.Struct, tag="output_text"):
 
 class InputImage(msgspec.Struct, tag="input_image"):
     image_url: str | None = None
-    file_id: str | None = None
     detail: ImageDetail | None = None
+    file_id: str | None = None
 
 
 class InputFile(msgspec.Struct, tag="input_file"):
