@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from recipe.conversation import Conversation, Message, ToolDefinition
 from recipe.errors import ConversionError
@@ -13,18 +13,24 @@ from recipe.protocol.chat_completions.schema import (
     ChatCompletionBody,
     Format,
     FunctionChoice,
-    FunctionTool,
+    FunctionDefinition,
     JsonObjectFormat,
     JsonSchemaFormat,
     RegexFormat,
-    ToolChoice,
 )
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
 from recipe.protocol.protocol_request import ProtocolRequest, check_generator_arguments
-from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
-from recipe.protocol.tools import NamedTool, check_strict_mix, check_tool_name, checked_tools, select_tools
+from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
+from recipe.protocol.tools import (
+    NamedTool,
+    SelectedTools,
+    check_strict_mix,
+    check_tool_name,
+    checked_tools,
+    select_tools,
+)
 from recipe.protocol.validation import check_stop_strings, resolve_inference
-from recipe.request import ConversationRequest, ConversionOptions
+from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, OutputConstraint
 from recipe.stream.parsing_options import ParsingOptions
 
 _NO_JSON_WORD = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
@@ -50,56 +56,79 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
         version = options.model_version(body.model)
         for index, tool in enumerate(body.tools or ()):
             check_tool_name(tool.function.name, f"tools[{index}].function.name")
-        thinking = resolve_thinking(
-            None if body.thinking is None else body.thinking.type,
-            body.reasoning_effort,
-            options.default_thinking_mode,
-        )
-        messages = History(options, version).convert(body.messages)
-        complete_reasoning(
-            messages,
-            thinking,
-            options.reasoning_content_behavior,
-            has_tools=bool(body.tools),
-            field="reasoning_content",
-        )
-        if any(message.prefix for message in messages[:-1]):
-            raise ConversionError(_PREFIX_NOT_LAST)
-        response_format = TEXT if body.response_format is None else _response_format(body.response_format)
+        thinking = _thinking(body, options)
+        messages = _messages(body, options, version, thinking)
+        response_format = _response_format(body.response_format)
         if response_format.kind == "json_object":
             check_json_word((message.content for message in messages), _NO_JSON_WORD)
-        offered = () if body.tool_choice == "none" else checked_tools(_declared_tools(body.tools or ()))
-        tools, choice = select_tools(offered, _choice(body.tool_choice), thinking=thinking.enabled)
+        selected = _selected_tools(body, thinking)
         _check_prefix(body, messages, response_format)
-        stops = check_stop_strings(body.stop)
+        parsing = _parsing(body, options, thinking, messages, selected)
         if body.stream_options is not None and not body.stream:
             raise ConversionError("stream_options should be set along with stream = true")
-        constraint = format_constraint(response_format)
-        if tools:
-            check_strict_mix(tools, has_response_format=body.response_format is not None)
-            constraint = tool_constraint(tools, choice)
-        inference = resolve_inference(body, options, version, thinking, has_tools=bool(tools), constraint=constraint)
+        constraint = _constraint(body, response_format, selected)
+        inference = resolve_inference(
+            body, options, version, thinking, has_tools=bool(selected.tools), constraint=constraint
+        )
         conversation = Conversation.trusted(
             messages,
             thinking_mode=thinking.enabled,
-            tools=tools,
-            tool_choice=choice,
+            tools=selected.tools,
+            tool_choice=selected.choice,
             reasoning_effort=thinking.effort,
             response_format=response_format.kind,
             response_schema=response_format.schema,
             response_regex=response_format.regex,
         )
-        parsing = ParsingOptions(
-            parse_tool_calls=bool(tools),
-            starts_in_tool_calls=choice == "required",
-            parse_json_output=response_format.kind == "json_object",
-            thinking_initial_stage=initial_stage(thinking, messages[-1] if messages else None),
-            stop_sequences=stops,
-            special_tokens=options.special_tokens,
-        )
         return ConversationRequest.converted(
             conversation, version, inference, parsing, bool(body.stream), body.stream_options
         )
+
+
+def _thinking(body: ChatCompletionBody, options: ConversionOptions) -> Thinking:
+    thinking_type = None if body.thinking is None else body.thinking.type
+    return resolve_thinking(thinking_type, body.reasoning_effort, options.default_thinking_mode)
+
+
+def _messages(
+    body: ChatCompletionBody, options: ConversionOptions, version: ModelVersion, thinking: Thinking
+) -> list[Message]:
+    """The conversation, its reasoning complete. Only its last message may be a prefix."""
+    messages = History(options, version).convert(body.messages)
+    complete_reasoning(
+        messages,
+        thinking,
+        options.reasoning_content_behavior,
+        has_tools=bool(body.tools),
+        field="reasoning_content",
+    )
+    if any(message.prefix for message in messages[:-1]):
+        raise ConversionError(_PREFIX_NOT_LAST)
+    return messages
+
+
+def _response_format(requested: Format | None) -> ResponseFormat:
+    if isinstance(requested, JsonObjectFormat):
+        return ResponseFormat("json_object")
+    if isinstance(requested, RegexFormat):
+        return ResponseFormat("regex", regex=requested.regex)
+    if isinstance(requested, JsonSchemaFormat):
+        json_schema = requested.json_schema
+        return ResponseFormat("json_schema", json_schema.schema, bool(json_schema.strict))
+    return TEXT
+
+
+def _selected_tools(body: ChatCompletionBody, thinking: Thinking) -> SelectedTools:
+    choice = body.tool_choice
+    if choice == "none" or not body.tools:
+        return select_tools((), "none" if choice == "none" else None, thinking=thinking.enabled)
+    tools = checked_tools(_declared(tool.function) for tool in body.tools)
+    named = NamedTool(choice.function.name) if isinstance(choice, FunctionChoice) else choice
+    return select_tools(tools, named, thinking=thinking.enabled)
+
+
+def _declared(function: FunctionDefinition) -> ToolDefinition:
+    return ToolDefinition.trusted(function.name, function.description, function.parameters, function.strict)
 
 
 def _check_prefix(body: ChatCompletionBody, messages: Sequence[Message], response_format: ResponseFormat) -> None:
@@ -112,23 +141,29 @@ def _check_prefix(body: ChatCompletionBody, messages: Sequence[Message], respons
         raise ConversionError("Function call should not be used with prefix")
 
 
-def _declared_tools(tools: Sequence[FunctionTool]) -> Iterator[ToolDefinition]:
-    """The tools as they were declared."""
-    for tool in tools:
-        function = tool.function
-        yield ToolDefinition.trusted(function.name, function.description, function.parameters, function.strict)
+def _parsing(
+    body: ChatCompletionBody,
+    options: ConversionOptions,
+    thinking: Thinking,
+    messages: Sequence[Message],
+    selected: SelectedTools,
+) -> ParsingOptions:
+    return ParsingOptions(
+        parse_tool_calls=selected.callable,
+        starts_in_tool_calls=selected.choice == "required",
+        parse_json_output=isinstance(body.response_format, JsonObjectFormat),
+        thinking_initial_stage=initial_stage(thinking, messages[-1] if messages else None),
+        stop_sequences=check_stop_strings(body.stop),
+        special_tokens=options.special_tokens,
+    )
 
 
-def _choice(choice: ToolChoice | None) -> str | NamedTool | None:
-    return NamedTool(choice.function.name) if isinstance(choice, FunctionChoice) else choice
-
-
-def _response_format(requested: Format) -> ResponseFormat:
-    if isinstance(requested, JsonObjectFormat):
-        return ResponseFormat("json_object")
-    if isinstance(requested, RegexFormat):
-        return ResponseFormat("regex", regex=requested.regex)
-    if isinstance(requested, JsonSchemaFormat):
-        json_schema = requested.json_schema
-        return ResponseFormat("json_schema", json_schema.schema, bool(json_schema.strict))
-    return TEXT
+def _constraint(
+    body: ChatCompletionBody, response_format: ResponseFormat, selected: SelectedTools
+) -> OutputConstraint | None:
+    """What constrains the output: the tools before the format. ConversionError for a bad format or mix of both."""
+    constraint = format_constraint(response_format)
+    if not selected.tools:
+        return constraint
+    check_strict_mix(selected.tools, has_response_format=body.response_format is not None)
+    return tool_constraint(selected.tools, selected.choice)
