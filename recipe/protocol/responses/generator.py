@@ -178,8 +178,8 @@ class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
             self._add(ending(self._number, item))
         self._item = None
 
-    def _add_input(self, item: CustomToolCallItem, text: str | None) -> None:
-        if text is not None:
+    def _add_input(self, item: CustomToolCallItem, text: str) -> None:
+        if text:
             item.add(text)
             self._add(events.CustomToolCallInputDelta(self._number, item, text))
 

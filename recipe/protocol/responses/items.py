@@ -6,13 +6,15 @@ A generator and an accumulating response each have their own items; `blank` make
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from json.encoder import encode_basestring as json_string
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from recipe.protocol.call_arguments import arguments_json
 
 
-class ItemPlace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ItemPlace:
     """Where an item stands: the ID of its response, and its index in the output."""
 
     response_id: str
