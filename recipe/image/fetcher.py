@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import aiohttp
 from yarl import URL
 
+from recipe.argument import quoted
 from recipe.image.error import ImageFault, too_large
 from recipe.image.image_format import sniff
 from recipe.image.policy import ImagePolicy, media_type_agrees
@@ -36,7 +37,8 @@ _LOOKUPS = ThreadPoolExecutor(16, thread_name_prefix="image-dns")  # slow name s
 class FetchRules:
     """What one download may do. `timeout_s` covers all of it; `max_bytes` is the size of the body.
 
-    `admits_address(host, address)` is asked for every address of every hop; None connects anywhere.
+    `admits_address(host, address)` is asked for every address of every hop; None connects anywhere. `is_strict` refuses
+    malformed URLs for good, and files that are not what their media type says.
     """
 
     max_bytes: int
@@ -44,7 +46,7 @@ class FetchRules:
     max_redirects: int = 5
     admits_url: Callable[[HttpUrl], bool] | None = None
     admits_address: Callable[[str, str], bool] | None = None
-    checks_media_type: bool = False
+    is_strict: bool = False
 
 
 class PolicyImageFetcher:
@@ -60,7 +62,7 @@ class PolicyImageFetcher:
             max_redirects=policy.max_image_redirects,
             admits_url=policy.admits_url,
             admits_address=lambda host, address: policy.admits_address(address),
-            checks_media_type=True,
+            is_strict=True,
         )
 
     async def download(self, url: str, budget: ByteBudget) -> bytes:
@@ -80,8 +82,8 @@ async def download(
 ) -> bytes:
     """The body behind `url` after redirects.
 
-    Raises ImageFault: DestinationRejected, ImageTooLarge, UnsupportedMediaType, FetchStatus (retryable from 500 on), or
-    Fetch (retryable) for everything that may go better next time.
+    Raises ImageFault: InvalidUrl, DestinationRejected, ImageTooLarge, UnsupportedMediaType, FetchStatus (retryable from
+    500 on), or Fetch (retryable) for everything that may go better next time.
     """
     text = f"Failed to download image from {url}"
     try:
@@ -102,7 +104,7 @@ class _Download:
         self.pinned = _PinnedAddresses()
 
     async def run(self, url: str) -> bytes:
-        target = parse(url)
+        target = self._first_target(url)
         async with self._session() as session:
             for _ in range(self.rules.max_redirects + 1):
                 await self._admit(target)
@@ -114,6 +116,14 @@ class _Download:
                         return await self._body(answer)
                 target = redirect
         raise ImageFault("Fetch", self.text, is_retryable=True)
+
+    def _first_target(self, url: str) -> HttpUrl:
+        try:
+            return parse(url)
+        except UrlError:
+            if self.rules.is_strict:
+                raise ImageFault("InvalidUrl", f"invalid url: {quoted(url)}") from None
+            raise
 
     def _session(self) -> aiohttp.ClientSession:
         checked = self.rules.admits_address is not None
@@ -171,7 +181,7 @@ class _Download:
                 raise too_large(self.rules.max_bytes)
             if self.budget is not None and not self.budget.take(len(chunk)):
                 raise ImageFault("Fetch", self.text, is_retryable=True)
-        if self.rules.checks_media_type:
+        if self.rules.is_strict:
             self._check_media_type(answer.headers.get("Content-Type", ""), body)
         return bytes(body)
 

@@ -18,7 +18,7 @@ _SCREEN_END = 13
 
 
 class GifFrame(NamedTuple):
-    """A frame of `size` pixels whose upper left corner is at `left`, `top` of the screen; `file` is it alone, as a GIF."""
+    """A frame of `size` pixels whose upper left corner is at `left`, `top` of the screen; `file` is a GIF of it."""
 
     file: bytes
     screen: Size
