@@ -61,6 +61,17 @@ def test_nested_tools_may_have_the_number_of_their_type() -> None:
     assert [tool.name for tool in convert(tools=tools).conversation.tools] == ["n::f"]
 
 
+def test_structs_may_be_arrays_and_strings_of_a_set_objects() -> None:
+    function = ["function", "f", None, None, None]
+    tools = [function, {"type": "namespace", "name": "n", "tools": [function]}]
+    spelled = {"reasoning": [{"none": None}, None, None], "text": [["text"], "low"], "tools": tools}
+    blocks = [["input_text", "x"], ["input_file"]]
+    converted = convert(**spelled, input=[{"role": {"user": None}, "content": blocks}])
+    assert not converted.conversation.thinking_mode
+    assert [tool.name for tool in converted.conversation.tools] == ["f", "n::f"]
+    assert converted.conversation.messages[0].content == "x\n\n[Unsupported Document]"
+
+
 def test_a_request_is_used_up_by_its_conversion() -> None:
     used = request()
     used.convert(ConversionOptions())
