@@ -119,7 +119,7 @@ class Preparer:
             token_ids = self.encoding.encode(converted.conversation)
             max_tokens = converted.resolve_max_tokens(len(token_ids), self.config.context_limit)
         except ConversionError as error:
-            return RejectedRequest(error.status_code, error.message)
+            return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
             return RejectedRequest(400, str(error))
         generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
