@@ -33,6 +33,16 @@ from recipe.stream.finish import FinishKind, FinishReason, Usage
 _INCOMPLETE_REASONS: dict[FinishKind, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
+class _SplitNames(dict[str, tuple[str, str]]):
+    """The namespace map of a request that declared none: a name `namespace::name` says itself what it stands for."""
+
+    def __missing__(self, name: str) -> tuple[str, str]:
+        namespace, separator, local_name = name.partition("::")
+        if not separator:
+            raise KeyError(name)
+        return namespace, local_name
+
+
 class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
     """Makes the events of one response; a stream processor consumes it."""
 
@@ -68,7 +78,7 @@ class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
         """The generator of the response to `request`, whichever protocol it came by."""
         state = request.protocol_state
         if not isinstance(state, ResponsesState):
-            state = ResponsesState(ResponsesEcho(), {}, apply_patch=False, tool_search=False)
+            state = ResponsesState(ResponsesEcho(), _SplitNames(), apply_patch=False, tool_search=False)
         return cls(id, model, thinking_mode=request.conversation.thinking_mode, state=state)
 
     def with_namespace_tool_map(self, namespace_tool_map: dict[str, tuple[str, str]]) -> ResponsesChunkGenerator:
@@ -152,7 +162,10 @@ class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
             return CustomToolCallItem(place, call_id, name)
         if name == "tool_search" and self._state.tool_search:
             return ToolSearchCallItem(place, call_id, name)
-        namespace, local_name = self._state.namespace_tool_map.get(name, (None, name))
+        try:
+            namespace, local_name = self._state.namespace_tool_map[name]
+        except KeyError:
+            return FunctionCallItem(place, call_id, name)
         return FunctionCallItem(place, call_id, local_name, namespace)
 
     def _start(self, item: OutputItem) -> None:
