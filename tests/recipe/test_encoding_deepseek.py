@@ -38,7 +38,7 @@ SHORT = {
 
 
 def message_of(module: Any, word: str) -> Any:
-    """`u1`: a user's text, `t1`: the result of call 1, `a(12)`: an assistant with two calls, `s`, `r`, `p`: a prefix."""
+    """`u1`: a user's text, `t1`: the result of call 1, `a(12)`: an assistant with calls, `s`, `r`, `p`: a prefix."""
     text, _, calls = word.rstrip(")").partition("(")
     if word.startswith("a"):
         return module.AssistantMessage(
