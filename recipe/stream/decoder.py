@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from recipe.stream.inference import TokenLogprob
@@ -33,14 +34,39 @@ class StreamTokenizer(Protocol):
         """The token IDs of `text`, added vocabulary included."""
 
 
+class WholeTexts(dict[int, str | None]):
+    """The text of each token that is ordinary text by itself; None for added tokens and those that end amid a character."""
+
+    def __init__(self, tokenizer: StreamTokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> str | None:
+        self[token_id] = text = self._find(token_id)
+        return text
+
+    def _find(self, token_id: int) -> str | None:
+        if token_id in self._tokenizer.added_spellings:
+            return None
+        text, consumed = codecs.utf_8_decode(self._tokenizer.token_bytes(token_id), "replace", False)
+        is_whole = text != "" and consumed == len(self._tokenizer.token_bytes(token_id)) and not text.endswith(_REPLACEMENT)
+        return text if is_whole else None
+
+
+@lru_cache(maxsize=8)
+def _whole_texts(tokenizer: StreamTokenizer) -> WholeTexts:
+    return WholeTexts(tokenizer)
+
+
 class StreamDecoder:
     """Decodes the tokens of one stream."""
 
-    __slots__ = ("_added", "_bytes", "_count", "_logprobs", "_text", "_token_bytes")
+    __slots__ = ("_added", "_bytes", "_count", "_logprobs", "_text", "_token_bytes", "_whole_texts")
 
     def __init__(self, tokenizer: StreamTokenizer) -> None:
         self._added = tokenizer.added_spellings
         self._token_bytes = tokenizer.token_bytes
+        self._whole_texts = _whole_texts(tokenizer)
         self._bytes = b""  # the first part of a character
         self._text = ""  # decoded, but ending in a character that may not be complete
         self._count = 0  # tokens held
@@ -51,6 +77,10 @@ class StreamDecoder:
 
         Raises ValueError when there are log probabilities for another number of tokens.
         """
+        if logprobs is None and not self._count and len(token_ids) == 1:
+            text = self._whole_texts[token_ids[0]]
+            if text is not None:
+                return [Segment(text, PLAIN, 1)]
         if logprobs is not None and len(logprobs) != len(token_ids):
             raise ValueError(
                 f"invalid log probabilities: {len(logprobs)} log probabilities for {len(token_ids)} token IDs"

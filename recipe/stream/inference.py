@@ -11,7 +11,10 @@ from enum import Enum
 from operator import index
 from typing import Literal, TypeVar
 
+import msgspec
+
 _MAX_TOKEN_ID = 2**32 - 1
+_TOKEN_IDS = range(_MAX_TOKEN_ID + 1)
 _MAX_COUNT = 2**64 - 1
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
@@ -54,37 +57,23 @@ class PromptUsage:
         return self._prompt_cache_hit_tokens
 
 
-class InferenceChunk:
+class InferenceChunk(msgspec.Struct, eq=False):
     """One backend update, constructed with `ready`, `text`, `tokens`, or `finish`.
 
     Properties that do not belong to the chunk's kind are `None`.
     """
 
-    __slots__ = (
-        "content",
-        "finish_reason",
-        "kind",
-        "logprobs",
-        "prompt_usage",
-        "system_fingerprint",
-        "token_count",
-        "token_ids",
-    )
-
     kind: Literal["ready", "text", "tokens", "finish"]
-    content: str | None
-    token_ids: list[int] | None
+    content: str | None = None
+    token_ids: list[int] | None = None
     """The token IDs of a `tokens` chunk."""
-    logprobs: list[TokenLogprob] | None
+    logprobs: list[TokenLogprob] | None = None
     """One entry a token ID of a `tokens` chunk, or `None` when they were not asked for."""
-    finish_reason: InferenceFinishReason | None
-    prompt_usage: PromptUsage | None
-    token_count: int | None
+    finish_reason: InferenceFinishReason | None = None
+    prompt_usage: PromptUsage | None = None
+    token_count: int | None = None
     """The number of tokens this chunk's content accounts for; text chunks only."""
-    system_fingerprint: str | None
-
-    def __init__(self) -> None:
-        raise TypeError("cannot create 'InferenceChunk' instances; use ready, text, tokens or finish")
+    system_fingerprint: str | None = None
 
     @staticmethod
     def ready(*, prompt_usage: PromptUsage | None = None, system_fingerprint: str | None = None) -> InferenceChunk:
@@ -93,19 +82,13 @@ class InferenceChunk:
             raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
         if system_fingerprint is not None:
             _check_text(system_fingerprint, "system_fingerprint")
-        chunk = _blank("ready")
-        chunk.prompt_usage = prompt_usage
-        chunk.system_fingerprint = system_fingerprint
-        return chunk
+        return InferenceChunk("ready", prompt_usage=prompt_usage, system_fingerprint=system_fingerprint)
 
     @staticmethod
     def text(content: str, token_count: int = 0) -> InferenceChunk:
         """Construct a text chunk from `content` and the number of tokens it accounts for."""
         _check_text(content, "content")
-        chunk = _blank("text")
-        chunk.content = content
-        chunk.token_count = count(token_count)
-        return chunk
+        return InferenceChunk("text", content, token_count=count(token_count))
 
     @staticmethod
     def tokens(
@@ -116,13 +99,8 @@ class InferenceChunk:
 
         `logprobs` holds one `(logprob, top_logprobs)` pair per token ID.
         """
-        if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
-            raise TypeError(f"token_ids must be a sequence of integers, not {type(token_ids).__name__}")
-        chunk = _blank("tokens")
-        chunk.token_ids = [_checked(token_id, _MAX_TOKEN_ID) for token_id in token_ids]
-        if logprobs is not None:
-            chunk.logprobs = _checked_logprobs(logprobs)
-        return chunk
+        ids = _checked_ids(token_ids)
+        return InferenceChunk("tokens", None, ids, None if logprobs is None else _checked_logprobs(logprobs))
 
     @staticmethod
     def finish(finish_reason: InferenceFinishReason, *, prompt_usage: PromptUsage | None = None) -> InferenceChunk:
@@ -131,18 +109,7 @@ class InferenceChunk:
             raise TypeError(f"finish_reason must be an InferenceFinishReason, not {type(finish_reason).__name__}")
         if prompt_usage is not None and not isinstance(prompt_usage, PromptUsage):
             raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
-        chunk = _blank("finish")
-        chunk.finish_reason = finish_reason
-        chunk.prompt_usage = prompt_usage
-        return chunk
-
-
-def _blank(kind: Literal["ready", "text", "tokens", "finish"]) -> InferenceChunk:
-    chunk = InferenceChunk.__new__(InferenceChunk)
-    chunk.kind = kind
-    chunk.content = chunk.token_ids = chunk.logprobs = chunk.finish_reason = None
-    chunk.prompt_usage = chunk.token_count = chunk.system_fingerprint = None
-    return chunk
+        return InferenceChunk("finish", finish_reason=finish_reason, prompt_usage=prompt_usage)
 
 
 def count(value: int) -> int:
@@ -156,6 +123,14 @@ def _checked(value: int, largest: int) -> int:
     if not 0 <= number <= largest:
         raise OverflowError(f"{number} is outside [0, {largest}]")
     return number
+
+
+def _checked_ids(token_ids: Sequence[int]) -> list[int]:
+    if type(token_ids) is list and len(token_ids) == 1 and type(token_ids[0]) is int and token_ids[0] in _TOKEN_IDS:
+        return [token_ids[0]]  # what a step without speculation gives
+    if isinstance(token_ids, str) or not isinstance(token_ids, Sequence):
+        raise TypeError(f"token_ids must be a sequence of integers, not {type(token_ids).__name__}")
+    return [_checked(token_id, _MAX_TOKEN_ID) for token_id in token_ids]
 
 
 def _check_text(value: str, name: str) -> None:

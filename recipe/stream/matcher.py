@@ -80,10 +80,6 @@ class Matcher:
         self._newlines = [0] * len(pattern_set.patterns)  # newlines taken in before them, by branch
         self.held = 0
 
-    def can_start(self, text: str) -> bool:
-        """Whether `text` has a character that can begin a match."""
-        return self._set.start.search(text) is not None
-
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to the first match; None when there is none.
 

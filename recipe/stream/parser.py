@@ -44,11 +44,13 @@ class OutputParser:
 
     __slots__ = (
         "_emit",
+        "_find_start",
         "_has_arguments",
         "_initial_stage",
         "_matcher",
         "_name",
         "_outputs",
+        "_passes",
         "_patterns",
         "_pending",
         "_sink",
@@ -83,6 +85,7 @@ class OutputParser:
         self.reasoning_pieces: list[str] = []
         self.stop_sequence: str | None = None
         self.tool_calls = 0
+        self._passes = False  # whether text without the start of a marker goes straight through
         stage = self._first_stage(options)
         self._matcher = Matcher(self._patterns[stage])
         self._enter(stage)
@@ -90,7 +93,7 @@ class OutputParser:
     def feed(self, segment: Segment) -> None:
         """Take in more output and give out what is decided."""
         text, pending, matcher = segment.text, self._pending, self._matcher
-        if text and not matcher.held and pending.passes and not matcher.can_start(text):
+        if self._passes and text and self._find_start(text) is None:
             self._emit(text, segment.logprobs)
             return
         position = 0
@@ -104,6 +107,7 @@ class OutputParser:
             self._write_markers()
         for piece, logprobs in pending.release(decided):
             self._emit(piece, logprobs)
+        self._passes = pending.passes and not matcher.held
 
     def end(self) -> None:
         """The output is over: what was held as a possible marker is text."""
@@ -142,6 +146,7 @@ class OutputParser:
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
         self._matcher.restart(self._patterns[stage])
+        self._find_start = self._patterns[stage].start.search
         self._emit = self._outputs.get(stage, _ignore)
 
     def _emit_blank(self, _text: str, logprobs: str | None) -> None:

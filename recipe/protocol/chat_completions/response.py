@@ -77,7 +77,8 @@ class ReasoningChunk(ChatCompletionChunk):
     __slots__ = ("_logprobs", "_text")
 
     def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
-        super().__init__(frame)
+        self._consumed = False  # made for every token: no call of super().__init__
+        self._frame = frame
         self._text = text
         self._logprobs = logprobs
 
@@ -99,7 +100,8 @@ class ContentChunk(ChatCompletionChunk):
     __slots__ = ("_logprobs", "_text")
 
     def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
-        super().__init__(frame)
+        self._consumed = False  # made for every token: no call of super().__init__
+        self._frame = frame
         self._text = text
         self._logprobs = logprobs
 

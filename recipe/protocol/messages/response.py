@@ -82,7 +82,7 @@ class ContentBlockDelta(MessagesStreamEvent):
     field: ClassVar[str]
 
     def __init__(self, index: int, text: str) -> None:
-        super().__init__()
+        self._consumed = False  # made for every token: no call of super().__init__
         self._index = index
         self._text = text
 

@@ -150,7 +150,8 @@ class OutputTextDelta(ResponsesStreamEvent):
     name = "response.output_text.delta"
 
     def __init__(self, number: int, item: MessageItem, text: str, logprobs: str | None) -> None:
-        super().__init__(number)
+        self._consumed = False  # made for every token: no call of super().__init__
+        self._number = number
         self._item = item
         self._text = text
         self._logprobs = logprobs
@@ -192,7 +193,8 @@ class ReasoningTextDelta(ResponsesStreamEvent):
     name = "response.reasoning_text.delta"
 
     def __init__(self, number: int, item: OutputItem, text: str) -> None:
-        super().__init__(number)
+        self._consumed = False  # made for every token: no call of super().__init__
+        self._number = number
         self._item = item
         self._text = text
 

@@ -113,7 +113,7 @@ class MessageItem(TextItem):
         self.phase = "final_answer"
 
     def add(self, text: str, logprobs: str | None = None) -> None:
-        super().add(text)
+        self._pieces.append(text)
         if logprobs is not None:
             self._logprobs.append(logprobs)
 
