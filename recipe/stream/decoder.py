@@ -8,7 +8,7 @@ looks like it. What is still held at the end of the output is not text and is lo
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from recipe.stream.segment import PLAIN, SPECIAL, Segment
 _REPLACEMENT = "\ufffd"
 
 
-class StreamTokenizer(Protocol):
+class StreamTokenizer(Hashable, Protocol):
     """What the stream needs of a tokenizer."""
 
     @property
@@ -49,7 +49,9 @@ class WholeTexts(dict[int, str | None]):
         if token_id in self._tokenizer.added_spellings:
             return None
         text, consumed = codecs.utf_8_decode(self._tokenizer.token_bytes(token_id), "replace", False)
-        is_whole = text != "" and consumed == len(self._tokenizer.token_bytes(token_id)) and not text.endswith(_REPLACEMENT)
+        is_whole = (
+            text != "" and consumed == len(self._tokenizer.token_bytes(token_id)) and not text.endswith(_REPLACEMENT)
+        )
         return text if is_whole else None
 
 

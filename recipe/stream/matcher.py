@@ -1,11 +1,13 @@
 """Find the first of several patterns in text that arrives in pieces.
 
-Every pattern is a branch with its own Knuth-Morris-Pratt state, so no text is looked at twice, and the branch that is
-completed by the earliest character wins (at a tie, the first in the list). Where no branch is under way, a compiled
-regular expression jumps to the next character that can begin one: plain text costs no loop over its characters.
+Every pattern is a branch with its own Knuth-Morris-Pratt state, so no text is looked at twice, and the branch that
+is completed by the earliest character wins (at a tie, the first in the list). Where no branch is under way, a
+compiled regular expression jumps to the next character that can begin one: plain text costs no loop over its
+characters.
 
-A pattern may take in the newlines directly before it, however many they are; then a run of newlines is already a part of a
-possible match (a newline that breaks off another match begins no run). Which characters count as equal depends on their origin (see `segment`).
+A pattern may take in the newlines directly before it, however many they are; then a run of newlines is already a
+part of a possible match (a newline that breaks off another match begins no run). Which characters count as equal
+depends on their origin (see `segment`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Model output to reasoning, content and tool calls.
 
-A state machine over `stages`: the matcher finds the markers of the current stage, the queue gives out the text between them
-as soon as it is decided, and a table says what each marker does. State lives across segments, so any split of the same
-output has the same meaning.
+A state machine over `stages`: the matcher finds the markers of the current stage, the queue gives out the text
+between them as soon as it is decided, and a table says what each marker does. State lives across segments, so any
+split of the same output has the same meaning.
 """
 
 from __future__ import annotations

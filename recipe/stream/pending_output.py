@@ -1,7 +1,8 @@
 """Text that has been taken in but not given out, in the pieces in which it arrived.
 
-A piece is given out as a whole, once no part of it can belong to a marker, so that every piece of output corresponds to what the
-model produced in one step. A piece without text follows the text before it; directly after a marker it vanishes.
+A piece is given out as a whole, once no part of it can belong to a marker, so that every piece of output
+corresponds to what the model produced in one step. A piece without text follows the text before it; directly after
+a marker it vanishes.
 """
 
 from __future__ import annotations

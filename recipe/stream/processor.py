@@ -2,8 +2,8 @@
 
     tokens ── decoder ──► segments ── parser ──► reasoning, content, tool calls ── generator ──► chunks of the protocol
 
-The processor owns the order of things: the opening, the end (a finish chunk, a stop string, or no more input), the usage, and
-that nothing follows an end or an error.
+The processor owns the order of things: the opening, the end (a finish chunk, a stop string, or no more input), the
+usage, and that nothing follows an end or an error.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
     arguments ── parameter name= ──► argument name ── ␠ ──► argument kind ── true"> false"> ──► value ── </DSML ──► arguments
         └──── </DSML ──► tool block ── </DSML calls> ──► finished
 
-With JSON output, content is: JSON search ── { [ or a fence ──► JSON body ── fence ──► JSON tail. Inside a tool block whatever is
-no expected marker is ignored, so both spellings of the markup (V4 and V4.1) and damaged tags pass.
+With JSON output, content is: JSON search ── { [ or a fence ──► JSON body ── fence ──► JSON tail. Inside a tool
+block whatever is no expected marker is ignored, so both spellings of the markup (V4 and V4.1) and damaged tags
+pass.
 """
 
 from __future__ import annotations

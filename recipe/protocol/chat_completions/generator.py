@@ -40,10 +40,10 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
     )
 
     def __init__(
-        self, id: str, model: str, *, thinking_mode: bool, starts_in_reasoning: bool, reports_null_usage: bool
+        self, response_id: str, model: str, *, thinking_mode: bool, starts_in_reasoning: bool, reports_null_usage: bool
     ) -> None:
         super().__init__()
-        self._id = id
+        self._id = response_id
         self._model = model
         self._thinking_mode = thinking_mode
         self._starts_in_reasoning = starts_in_reasoning
@@ -52,13 +52,13 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
         self._has_reasoning = False
 
     @classmethod
-    def for_request(cls, request: ConversationRequest, id: str, model: str) -> ChatCompletionChunkGenerator:
+    def for_request(cls, request: ConversationRequest, response_id: str, model: str) -> ChatCompletionChunkGenerator:
         """The generator of the response to `request`, whichever protocol it came by."""
         options = request.protocol_state
         include_usage = isinstance(options, StreamOptions) and options.include_usage is True
         stage = request.parsing_options.thinking_initial_stage
         return cls(
-            id,
+            response_id,
             model,
             thinking_mode=request.conversation.thinking_mode,
             starts_in_reasoning=stage is not None and stage.starts_in_reasoning(),
@@ -68,7 +68,7 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
     def open(self, prompt: Usage, system_fingerprint: str | None) -> None:
         """The first delta, with the role."""
         self._frame = StreamFrame(
-            id=self._id,
+            response_id=self._id,
             model=self._model,
             created=int(time.time()),
             system_fingerprint=system_fingerprint,

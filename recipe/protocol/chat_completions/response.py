@@ -1,8 +1,8 @@
 """Chat Completions chunks, and the response that they add up to.
 
-A chunk is what it adds to the response. Its JSON is made when it is asked for, from a frame that is the same for the whole
-stream: a piece of text costs an escape and a concatenation. Log probabilities are the items of a JSON array, as the decoder
-spelled them.
+A chunk is what it adds to the response. Its JSON is made when it is asked for, from a frame that is the same for
+the whole stream: a piece of text costs an escape and a concatenation. Log probabilities are the items of a JSON
+array, as the decoder spelled them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StreamFrame:
     def __init__(
         self,
         *,
-        id: str,
+        response_id: str,
         model: str,
         created: int,
         system_fingerprint: str | None,
@@ -33,7 +33,7 @@ class StreamFrame:
     ) -> None:
         self.system_fingerprint = system_fingerprint
         self.prefix = (
-            f'{{"id":{json_string(id)},"object":"chat.completion.chunk","created":{created},"model":{json_string(model)}'
+            f'{{"id":{json_string(response_id)},"object":"chat.completion.chunk","created":{created},"model":{json_string(model)}'
             f',"system_fingerprint":{_optional_string(system_fingerprint)},"choices":[{{"index":0,"delta":{{'
         )
         self.null_reasoning = ',"reasoning_content":null' if thinking_mode else ""
@@ -233,7 +233,14 @@ class ChatCompletionResponse:
         "reasoning",
     )
 
-    def __init__(self, id: str, model: str, created: int, prompt_tokens: int, prompt_cache_hit_tokens: int) -> None:
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        model: str,
+        created: int,
+        prompt_tokens: int,
+        prompt_cache_hit_tokens: int,
+    ) -> None:
         self._id = utf8_str(id)
         self._model = utf8_str(model)
         self._created = count(created)

@@ -62,13 +62,13 @@ class TextBlock(AccumulatedBlock):
 class ToolUseBlock(AccumulatedBlock):
     """A tool call; input that is no JSON, as when it was cut off, is shown as an empty object."""
 
-    __slots__ = ("_id", "_name")
+    __slots__ = ("_call_id", "_name")
 
-    def __init__(self, id: str, name: str) -> None:
+    def __init__(self, call_id: str, name: str) -> None:
         super().__init__()
-        self._id = id
+        self._call_id = call_id
         self._name = name
 
     def to_json(self) -> str:
         arguments = arguments_json(self._text()) or "{}"
-        return f'{{"type":"tool_use","id":"{self._id}","name":{json_string(self._name)},"input":{arguments}}}'
+        return f'{{"type":"tool_use","id":"{self._call_id}","name":{json_string(self._name)},"input":{arguments}}}'

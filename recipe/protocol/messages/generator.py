@@ -37,7 +37,7 @@ class MessagesChunkGenerator(ChunkQueue[MessagesStreamEvent]):
 
     __slots__ = ("_block", "_calls", "_has_thinking", "_id", "_index", "_model", "_signature", "_thinking_mode")
 
-    def __init__(self, id: str, model: str, thinking_mode: bool) -> None:
+    def __init__(self, id: str, model: str, thinking_mode: bool) -> None:  # noqa: A002
         super().__init__()
         if not isinstance(thinking_mode, bool):
             raise TypeError(f"thinking_mode must be a bool, not {type(thinking_mode).__name__}")

@@ -32,9 +32,9 @@ class MessageStart(MessagesStreamEvent):
     __slots__ = ("_id", "_model", "_prompt")
     name = "message_start"
 
-    def __init__(self, id: str, model: str, prompt: Usage) -> None:
+    def __init__(self, response_id: str, model: str, prompt: Usage) -> None:
         super().__init__()
-        self._id = id
+        self._id = response_id
         self._model = model
         self._prompt = prompt
 
@@ -180,7 +180,14 @@ class MessagesResponse:
 
     __slots__ = ("_id", "_model", "_stop_reason", "_stop_sequence", "_usage", "blocks")
 
-    def __init__(self, id: str, model: str, created: int, prompt_tokens: int, prompt_cache_hit_tokens: int) -> None:
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        model: str,
+        created: int,
+        prompt_tokens: int,
+        prompt_cache_hit_tokens: int,
+    ) -> None:
         self._id = utf8_str(id)
         self._model = utf8_str(model)
         count(created)
@@ -209,9 +216,9 @@ class MessagesResponse:
         """None: the stream ends with its last event."""
         return None
 
-    def begin(self, id: str, model: str, prompt: Usage) -> None:
+    def begin(self, response_id: str, model: str, prompt: Usage) -> None:
         """The message has begun."""
-        self._id = id
+        self._id = response_id
         self._model = model
         self._usage = prompt
 
@@ -223,11 +230,11 @@ class MessagesResponse:
 
 
 def message_json(
-    id: str, model: str, blocks: str, usage: Usage, stop: str = '"stop_reason":null,"stop_sequence":null'
+    response_id: str, model: str, blocks: str, usage: Usage, stop: str = '"stop_reason":null,"stop_sequence":null'
 ) -> str:
     """A message object; `blocks` are the items of its content."""
     return (
-        f'{{"id":{json_string(id)},"type":"message","role":"assistant","model":{json_string(model)}'
+        f'{{"id":{json_string(response_id)},"type":"message","role":"assistant","model":{json_string(model)}'
         f',"content":[{blocks}],{stop},"usage":{usage_json(usage)}}}'
     )
 

@@ -1,13 +1,15 @@
 """The input of a custom tool, out of the JSON arguments of its call.
 
-The model calls a custom tool with one string parameter named `input`. Its text is decoded piece by piece as the argument
-text comes in. Arguments of another shape are passed on as they are, and so is an escape that means nothing.
+The model calls a custom tool with one string parameter named `input`. Its text is decoded piece by piece as the
+argument text comes in. Arguments of another shape are passed on as they are, and so is an escape that means
+nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 _HEAD = '{"input": '
 _WHITESPACE = " \t\n\r"
@@ -27,7 +29,7 @@ class CustomInput:
 
     def __init__(self) -> None:
         self._held = ""  # argument text that cannot be judged yet
-        self._feed = self._begin
+        self._feed: Callable[[str], str] = self._begin
 
     def feed(self, text: str) -> str:
         """The input that a piece of argument text brings."""

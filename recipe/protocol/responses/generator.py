@@ -60,9 +60,9 @@ class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
         "_thinking_mode",
     )
 
-    def __init__(self, id: str, model: str, *, thinking_mode: bool, state: ResponsesState) -> None:
+    def __init__(self, response_id: str, model: str, *, thinking_mode: bool, state: ResponsesState) -> None:
         super().__init__()
-        self._id = id
+        self._id = response_id
         self._model = model
         self._thinking_mode = thinking_mode
         self._state = state
@@ -74,12 +74,12 @@ class ResponsesChunkGenerator(ChunkQueue[ResponsesStreamEvent]):
         self._has_reasoning = False
 
     @classmethod
-    def for_request(cls, request: ConversationRequest, id: str, model: str) -> ResponsesChunkGenerator:
+    def for_request(cls, request: ConversationRequest, response_id: str, model: str) -> ResponsesChunkGenerator:
         """The generator of the response to `request`, whichever protocol it came by."""
         state = request.protocol_state
         if not isinstance(state, ResponsesState):
             state = ResponsesState(ResponsesEcho(), _SplitNames(), apply_patch=False, tool_search=False)
-        return cls(id, model, thinking_mode=request.conversation.thinking_mode, state=state)
+        return cls(response_id, model, thinking_mode=request.conversation.thinking_mode, state=state)
 
     def with_namespace_tool_map(self, namespace_tool_map: dict[str, tuple[str, str]]) -> ResponsesChunkGenerator:
         """Consume this generator; the new one reports the functions of the map as (namespace, local name)."""

@@ -19,7 +19,14 @@ class ResponsesResponse:
 
     __slots__ = ("_response", "items")
 
-    def __init__(self, id: str, model: str, created: int, prompt_tokens: int, prompt_cache_hit_tokens: int) -> None:
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        model: str,
+        created: int,
+        prompt_tokens: int,
+        prompt_cache_hit_tokens: int,
+    ) -> None:
         count(prompt_tokens)
         count(prompt_cache_hit_tokens)
         head = ResponseHead(utf8_str(id), utf8_str(model), count(created), ResponsesEcho())

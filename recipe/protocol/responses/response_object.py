@@ -1,4 +1,4 @@
-"""The response object of the Responses protocol, as its JSON: what is fixed, what the request said, and where it stands."""
+"""The response object of the Responses protocol: what is fixed, what the request said, and where it stands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class ResponseHead:
 
     __slots__ = ("after_incomplete", "after_output", "after_usage", "before_status")
 
-    def __init__(self, id: str, model: str, created_at: int, echo: ResponsesEcho) -> None:
+    def __init__(self, response_id: str, model: str, created_at: int, echo: ResponsesEcho) -> None:
         echoed = {name: compact_json(value) for name, value in echo.fields().items()}
-        self.before_status = f'{{"id":{json_string(id)},"object":"response","created_at":{created_at},"status":"'
+        self.before_status = (
+            f'{{"id":{json_string(response_id)},"object":"response","created_at":{created_at},"status":"'
+        )
         self.after_incomplete = (
             f',"instructions":{echoed["instructions"]},"max_output_tokens":{echoed["max_output_tokens"]}'
             f',"max_tool_calls":null,"model":{json_string(model)},"moderation":null,"output":['
