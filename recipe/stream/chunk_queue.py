@@ -1,4 +1,4 @@
-"""What the chunk generators of all protocols have in common: one stream each, and the chunks made since the last look."""
+"""What the chunk generators of all protocols have in common: one stream each, and the chunks made so far."""
 
 from __future__ import annotations
 

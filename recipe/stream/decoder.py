@@ -35,7 +35,7 @@ class StreamTokenizer(Hashable, Protocol):
 
 
 class WholeTexts(dict[int, str | None]):
-    """The text of each token that is ordinary text by itself; None for added tokens and those that end amid a character."""
+    """The text of each token that is whole by itself; None for added tokens and those that end amid a character."""
 
     def __init__(self, tokenizer: StreamTokenizer) -> None:
         super().__init__()

@@ -56,8 +56,8 @@ class _State(Enum):
 class StreamProcessor(Generic[ChunkT]):
     """Turns the inference chunks of one stream into the chunks of a protocol.
 
-    The reason reported is that of the finish chunk, except that a stop after a tool call is reported as `tool_calls`; input that
-    ends without a finish chunk is a plain stop.
+    The reason reported is that of the finish chunk, except that a stop after a tool call is reported as `tool_calls`;
+    input that ends without a finish chunk is a plain stop.
     """
 
     __slots__ = (

@@ -1,13 +1,17 @@
 """The stages of model output, and the markers that each of them ends with or removes.
 
-    reasoning ── </think> ──► content ── <DSML ──► tool block ── invoke name=" ──► tool name ── " ──► arguments
-        └──────── <DSML ─────────────────────────────┘   ▲                                              │
-    arguments ── parameter name= ──► argument name ── ␠ ──► argument kind ── true"> false"> ──► value ── </DSML ──► arguments
-        └──── </DSML ──► tool block ── </DSML calls> ──► finished
+    reasoning       </think> ► content              <DSML ► tool block
+    content         <DSML ► tool block              a stop string ► finished
+    tool block      invoke name=" ► tool name       </DSML calls> ► finished
+    tool name       " ► arguments
+    arguments       parameter name= ► argument name     </DSML ► tool block
+    argument name   a space ► argument kind
+    argument kind   true"> ► string value           false"> ► JSON value
+    either value    </DSML ► arguments
 
-With JSON output, content is: JSON search ── { [ or a fence ──► JSON body ── fence ──► JSON tail. Inside a tool
-block whatever is no expected marker is ignored, so both spellings of the markup (V4 and V4.1) and damaged tags
-pass.
+With JSON output the content has three stages: JSON search until {, [ or a fence, JSON body until a fence, JSON tail.
+Inside a tool block whatever is no expected marker is ignored, so both spellings of the markup (V4 and V4.1) and damaged
+tags pass.
 """
 
 from __future__ import annotations

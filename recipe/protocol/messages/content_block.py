@@ -20,9 +20,6 @@ class AccumulatedBlock(ABC):
         """Append a piece."""
         self._pieces.append(text)
 
-    def sign(self, signature: str) -> None:
-        """Set the signature; of no effect on blocks that have none."""
-
     @abstractmethod
     def to_json(self) -> str:
         """The block as JSON."""

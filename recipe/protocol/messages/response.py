@@ -9,7 +9,7 @@ from json.encoder import encode_basestring as json_string
 from typing import ClassVar
 
 from recipe.json_value import utf8_str
-from recipe.protocol.messages.content_block import AccumulatedBlock
+from recipe.protocol.messages.content_block import AccumulatedBlock, ThinkingBlock
 from recipe.stream.chunk import ProtocolChunk
 from recipe.stream.finish import Usage
 from recipe.stream.inference import count
@@ -128,7 +128,9 @@ class SignatureDelta(ContentBlockDelta):
     field = "signature"
 
     def _add_to(self, response: MessagesResponse) -> None:
-        response.blocks[self._index].sign(self._text)
+        block = response.blocks[self._index]
+        if isinstance(block, ThinkingBlock):
+            block.sign(self._text)
 
 
 class ContentBlockStop(MessagesStreamEvent):
