@@ -165,8 +165,8 @@ class _Download:
                 if error.is_foreign:
                     raise
             else:
-                same_origin = target[:3] == base[:3]
-                return target._replace(user_info=base.user_info if same_origin else None)
+                user_info = base.user_info if target[:3] == base[:3] else None
+                return target if self.rules.is_strict else target._replace(user_info=user_info)
         if not 200 <= answer.status < 300:
             raise ImageFault("FetchStatus", self.text, is_retryable=answer.status >= 500)
         return None

@@ -8,18 +8,27 @@ from typing import SupportsIndex
 
 
 def unsigned(name: str, value: SupportsIndex, bits: int = 32) -> int:
-    """Return `value` as an int if `bits` bits hold it; else TypeError or OverflowError."""
+    """Return `value` as an int if `bits` bits (32 or 64) hold it; else TypeError or OverflowError."""
     try:
         number = operator.index(value)
     except TypeError as error:
         raise TypeError(f"argument '{name}': {error}") from None
-    if number < 0 and bits == 64:
-        raise OverflowError("can't convert negative int to unsigned")
     if not 0 <= number < 1 << bits:
-        raise OverflowError(
-            "out of range integral type conversion attempted" if bits < 64 else "int too big to convert"
-        )
+        raise OverflowError(_overflow_64(number) if bits == 64 else _overflow_32(number))
     return number
+
+
+def _overflow_32(number: int) -> str:
+    fits_a_long = -(1 << 63) <= number < 1 << 63
+    return (
+        "out of range integral type conversion attempted"
+        if fits_a_long
+        else "Python int too large to convert to C long"
+    )
+
+
+def _overflow_64(number: int) -> str:
+    return "can't convert negative int to unsigned" if number < 0 else "int too big to convert"
 
 
 def byte_string(name: str, value: object) -> bytes:
