@@ -138,10 +138,12 @@ def test_system_messages_that_say_nothing_are_left_out() -> None:
         {"role": "system", "content": ""},
         {"role": "system", "content": [text(header), text("kept")]},
         {"role": "system", "content": header + "\n  kept too"},
+        {"role": "system", "content": [text(header), text(""), image("http://x")]},
         {"role": "system", "content": header},
         USER,
     ).conversation.messages
-    assert [message.content for message in messages] == ["kept", "kept too", "some json"]
+    assert [message.content for message in messages] == ["kept", "kept too", "<｜image｜>", "some json"]
+    assert messages[2].image_ranges == ((0, 9),)
 
 
 TOO_FEW = "(insufficient tool messages following tool_calls message)"

@@ -87,8 +87,17 @@ class History:
             text, sources, ranges = self._content(index, item.content)
             return ToolMessage.trusted(text, item.tool_call_id, sources, ranges)
         if isinstance(item, SystemItem):
-            return SystemMessage.trusted(*self._content(index, _without_billing_header(item.content)))
+            return self._system(index, item)
         return LatestReminderMessage.trusted(item.content)
+
+    def _system(self, index: int, item: SystemItem) -> SystemMessage:
+        """The message, without a first line that only serves the billing of some clients."""
+        text, sources, ranges = self._content(index, item.content)
+        if text.startswith(_BILLING_HEADER):
+            rest = text.partition("\n")[2].lstrip(_WHITE_SPACE)
+            cut = len(text) - len(rest)
+            text, ranges = rest, tuple((start - cut, end - cut) for start, end in ranges)
+        return SystemMessage.trusted(text, sources, ranges)
 
     def _assistant(self, index: int, item: AssistantItem) -> AssistantMessage:
         content, *_ = self._content(
@@ -150,21 +159,6 @@ class History:
                 image = block.image_url
                 content.add_image(image_url_source(image.url, image.detail, path), token)
         return content.text, content.image_sources, content.image_ranges
-
-
-def _without_billing_header(blocks: BlockContent) -> BlockContent:
-    """A system content without a first line that only serves the billing of some clients."""
-    if isinstance(blocks, str):
-        return _after_billing_header(blocks) if blocks.startswith(_BILLING_HEADER) else blocks
-    first = blocks[0] if blocks else None
-    if not (isinstance(first, TextBlock) and first.text.startswith(_BILLING_HEADER)):
-        return blocks
-    rest = _after_billing_header(first.text)
-    return [TextBlock(rest), *blocks[1:]] if rest else blocks[1:]
-
-
-def _after_billing_header(text: str) -> str:
-    return text.partition("\n")[2].lstrip(_WHITE_SPACE)
 
 
 def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
