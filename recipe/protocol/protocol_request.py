@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from recipe.argument import text
@@ -18,7 +19,7 @@ class HasModel(Protocol):
 B = TypeVar("B", bound=HasModel)
 
 
-class ProtocolRequest(Generic[B]):
+class ProtocolRequest(ABC, Generic[B]):
     """A decoded request, to be converted once: conversion, even a failing one, consumes it.
 
     Subclasses set `decoder` and implement `_convert`. Construction raises what `BodyDecoder.decode` raises.
@@ -46,8 +47,9 @@ class ProtocolRequest(Generic[B]):
         self._body = None
         return self._convert(body, options)
 
+    @abstractmethod
     def _convert(self, body: B, options: ConversionOptions) -> ConversationRequest:
-        raise TypeError(f"{type(self).__name__} is not a protocol")
+        """The request as a conversation; ConversionError at the first broken rule."""
 
     def _peek(self) -> B:
         if self._body is None:

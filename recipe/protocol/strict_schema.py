@@ -82,20 +82,41 @@ def _fields(value: Node, **checks: Check) -> Node:
 
 def _typed(value: JsonValue) -> Node:
     """A schema with one `type`: its known keywords in canonical order."""
+    if isinstance(value, list):
+        value = _positional(value)
     if not isinstance(value, dict):
-        if isinstance(value, list):
-            raise _ShapeError("missing field `type`")
         raise _wrong(value, "internally tagged enum JsonSchemaType")
     if "type" not in value:
         raise _ShapeError("missing field `type`")
     kind = value["type"]
-    if not isinstance(kind, str):
-        raise _wrong(kind, "variant identifier")
-    keywords = _KEYWORDS[_variant(kind, _KEYWORDS)]
+    keywords = _keywords(kind)
     found = {name: keywords[name](item) for name, item in value.items() if name in keywords}
     if kind == "array" and "items" not in found:
         raise _ShapeError("missing field `items`")
     return {"type": kind} | {name: found[name] for name in keywords if found.get(name) is not None}
+
+
+def _keywords(kind: JsonValue) -> dict[str, Check]:
+    if not isinstance(kind, str):
+        raise _wrong(kind, "variant identifier")
+    return _KEYWORDS[_variant(kind, _KEYWORDS)]
+
+
+def _positional(items: list[Any]) -> Node:
+    """The schema that is spelled as the array of its type and the values of all its keywords."""
+    if not items:
+        return {}
+    kind, *values = items
+    keywords = _keywords(kind)
+    for check, value in zip(keywords.values(), values, strict=False):
+        check(value)
+    wanted = f"{len(keywords)} element{'s' if len(keywords) > 1 else ''}"
+    if len(values) < len(keywords):
+        variant = f"struct variant JsonSchemaType::{kind.capitalize()}"
+        raise _ShapeError(f"invalid length {len(values)}, expected {variant} with {wanted}")
+    if len(values) > len(keywords):
+        raise _ShapeError(f"invalid length {len(values)}, expected {wanted} in sequence")
+    return {"type": kind, **dict(zip(keywords, values, strict=True))}
 
 
 def _text(value: JsonValue) -> str:

@@ -1,6 +1,5 @@
 """Strict schemas come out in one normal form, or with the reference's words for what is wrong."""
 
-import json
 import random
 from typing import Any
 
@@ -108,8 +107,6 @@ def test_random_schemas_have_the_outcome_of_the_reference() -> None:
     rng = random.Random(3)
     for _ in range(1500):
         schema = random_schema(rng, 2)
-        if "[[" in json.dumps(schema):
-            continue
         assert ours(schema) == theirs(schema), schema
 
 
