@@ -30,7 +30,7 @@ HostLookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
-_LOOKUPS = ThreadPoolExecutor(16, thread_name_prefix="image-dns")  # slow name servers hold up only one another
+_LOOKUPS = ThreadPoolExecutor(64, thread_name_prefix="image-dns")  # slow name servers hold up only one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +174,22 @@ class _Download:
     async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
         if (answer.content_length or 0) > self.rules.max_bytes:
             raise too_large(self.rules.max_bytes)
-        body = bytearray()
+        chunks: list[bytes] = []
+        size = 0
         async for chunk in answer.content.iter_any():
-            body += chunk
-            if len(body) > self.rules.max_bytes:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self.rules.max_bytes:
                 raise too_large(self.rules.max_bytes)
             if self.budget is not None and not self.budget.take(len(chunk)):
                 raise ImageFault("Fetch", self.text, is_retryable=True)
+        body = b"".join(chunks)
         if self.rules.is_strict:
             self._check_media_type(answer.headers.get("Content-Type", ""), body)
-        return bytes(body)
+        return body
 
-    def _check_media_type(self, content_type: str, body: bytearray) -> None:
-        image_format = sniff(bytes(body[:16]))
+    def _check_media_type(self, content_type: str, body: bytes) -> None:
+        image_format = sniff(body)
         if image_format is None or not media_type_agrees(content_type, image_format):
             raise ImageFault("UnsupportedMediaType")
 

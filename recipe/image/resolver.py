@@ -192,7 +192,8 @@ def _inline_bytes(source: ImageSource) -> int:
     """Size of an image inside the request; of a data URL, to within a few bytes."""
     if source.data is not None:
         return len(source.data)
-    return len((source.data_url or "").partition(",")[2]) * 3 // 4
+    url = source.data_url or ""
+    return (len(url) - url.find(",") - 1) * 3 // 4
 
 
 def _checked(name: str, value: object, kind: type[_T]) -> _T:
