@@ -127,6 +127,16 @@ class Preparer:
         prepared.prepare_s = time.perf_counter() - started
         return prepared
 
+    def count_tokens(self, protocol: str, body: bytes) -> int | RejectedRequest:
+        """How many tokens the prompt of a request holds; the context may be too small for it."""
+        try:
+            converted = _REQUESTS[protocol](body).convert(self.config.options)
+            return len(self.encoding.encode(converted.conversation))
+        except ConversionError as error:
+            return RejectedRequest(error.status_code, str(error))
+        except ValueError as error:
+            return RejectedRequest(400, str(error))
+
     def _pack(
         self, converted: ConversationRequest, model: str, token_ids: list[int], max_tokens: int, generator: Any
     ) -> PreparedRequest:
@@ -176,6 +186,13 @@ def prepare(protocol: str, body: bytes, response_id: str) -> PreparedRequest | R
     if _preparer is None:
         raise RuntimeError("this worker was not initialised")
     return _preparer.prepare(protocol, body, response_id)
+
+
+def count_tokens(protocol: str, body: bytes) -> int | RejectedRequest:
+    """The prompt tokens of a request that is not run."""
+    if _preparer is None:
+        raise RuntimeError("this worker was not initialised")
+    return _preparer.count_tokens(protocol, body)
 
 
 def run_batch(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[CallOutcome]:

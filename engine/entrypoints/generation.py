@@ -96,7 +96,7 @@ class GenerationHandler:
         self, prepared: PreparedRequest, engine_request: EngineRequest, sink: Sink
     ) -> web.StreamResponse:
         """Run one generation into `sink`; its cleanup is awaited to the end even when cancelled twice."""
-        processor = StreamProcessor(prepared.generator, prepared.parsing_options, self._tokenizer)
+        processor: StreamProcessor[Any] = StreamProcessor(prepared.generator, prepared.parsing_options, self._tokenizer)
         chunks = self._backend.infer(engine_request)
         try:
             async for chunk in chunks:
@@ -108,7 +108,7 @@ class GenerationHandler:
             await run_to_completion(self._clean_up(chunks, processor))
 
     @staticmethod
-    async def _clean_up(chunks: Any, processor: StreamProcessor) -> None:
+    async def _clean_up(chunks: Any, processor: StreamProcessor[Any]) -> None:
         try:
             await chunks.aclose()
         finally:

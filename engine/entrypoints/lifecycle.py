@@ -20,12 +20,14 @@ from aiohttp import web
 
 from engine.backend import Backend
 from engine.config import ConfigError
+from engine.entrypoints.count_routes import CountRoutes
+from engine.entrypoints.errors import anthropic_envelope
 from engine.entrypoints.generation import GenerationHandler
 from engine.entrypoints.http_server import HttpServer, Route, RouteTable
 from engine.entrypoints.model_routes import ModelRoutes, ServedModel
 from engine.entrypoints.options import OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
-from engine.entrypoints.protocols import CHAT_COMPLETIONS
+from engine.entrypoints.protocols import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from engine.entrypoints.served_model import prepare_config, served_names
 from engine.runner.weights.model_files import ModelFiles, ModelLoadError, open_model
 from recipe import prepare as preparation_worker
@@ -146,11 +148,15 @@ def _http_server(
         body_timeout_s=options.body_timeout_s,
         default_seed=options.seed,
     )
+    counting = CountRoutes(pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
     routes = {
         ("GET", "/health"): Route(models.health),
         ("GET", "/v1/models"): Route(models.list_models),
         ("GET", "/v1/models/*"): Route(models.show_model),
         ("POST", "/v1/chat/completions"): Route(generation.route(CHAT_COMPLETIONS)),
+        ("POST", "/v1/responses"): Route(generation.route(RESPONSES)),
+        ("POST", "/v1/messages"): Route(generation.route(MESSAGES), anthropic_envelope),
+        ("POST", "/v1/messages/count_tokens"): Route(counting.messages, anthropic_envelope),
     }
     return HttpServer(RouteTable(routes), max_body_bytes=max_body_bytes)
 

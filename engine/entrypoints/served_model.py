@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
-from engine.entrypoints.options import OptionError, ServerOptions
+from engine.entrypoints.encoding_choice import choose_encoding
+from engine.entrypoints.options import ServerOptions
 from engine.runner.weights.model_files import ModelFiles
-from recipe.prepare import EncodingName, PrepareConfig
+from recipe.prepare import PrepareConfig
 from recipe.request import ConversionOptions, ModelVersion
 
 _VERSIONS = {
@@ -21,21 +20,9 @@ def served_names(options: ServerOptions, files: ModelFiles) -> list[str]:
     return options.served_model_name or [files.name]
 
 
-def detect_encoding(options: ServerOptions, files: ModelFiles) -> EncodingName:
-    """The prompt format: as asked, else by the special tokens of the vocabulary; `OptionError` when none fits."""
-    if options.encoding != "auto":
-        return options.encoding  # type: ignore[return-value]  # argparse has checked it
-    added = {token["content"] for token in json.loads(files.tokenizer_json).get("added_tokens", [])}
-    if "｜DSML｜" in added:
-        return "deepseek-v4.1" if "<｜System｜>" in added else "deepseek-v4"
-    if files.chat_template is None:
-        raise OptionError("the model has no chat template; give one with --chat-template FILE")
-    return "chat-template"
-
-
 def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int) -> PrepareConfig:
     """What a preparation worker is initialised with."""
-    encoding = detect_encoding(options, files)
+    encoding = choose_encoding(options, files)
     names = dict.fromkeys(served_names(options, files), _VERSIONS[encoding])
     conversion = ConversionOptions(default_thinking_mode=options.default_thinking and encoding != "chat-template")
     return PrepareConfig(

@@ -1,0 +1,27 @@
+"""Counting a prompt's tokens without running it. Never waits behind generation: the workers answer."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from engine.entrypoints.errors import ApiError
+from engine.entrypoints.http_server import json_response, read_body
+from engine.entrypoints.preparation import PreparationPool
+from recipe.prepare import RejectedRequest, count_tokens
+
+
+class CountRoutes:
+    """POST /v1/messages/count_tokens."""
+
+    def __init__(self, pool: PreparationPool, *, max_body_bytes: int, body_timeout_s: float) -> None:
+        self._pool = pool
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+
+    async def messages(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+        body = await read_body(request, self._max_body_bytes, self._body_timeout_s)
+        counted: int | RejectedRequest = await self._pool.run(count_tokens, "messages", body)
+        if isinstance(counted, RejectedRequest):
+            raise ApiError(counted.status, counted.message)
+        return json_response(msgspec.json.encode({"input_tokens": counted}), request_id)
