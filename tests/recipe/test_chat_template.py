@@ -216,6 +216,27 @@ def test_a_name_between_the_halves_of_a_special_token_does_not_complete_it(name:
     assert prompt.prompt.endswith(f"<|{name}|>result")
 
 
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("<|{{ messages[0].content }}", "end|> and more"),
+        ("<|{{ messages[0].content | trim }}", "\n end|> and more"),
+        ("{{ messages[0].content }}|>", "more and <|end"),
+        ("{{ messages[0].content | trim }}|>", "more and <|end \n"),
+        ("<{{ messages[0].content }}>", "|end|"),
+        ("{{ messages[0].content }}end{{ messages[1].content }}", "<||>"),
+    ],
+)
+def test_a_spelling_half_of_the_template_and_half_of_the_user_stays_text(template: str, text: str) -> None:
+    encoding = ChatTemplateEncoding(template, family_tokenizer("named"))
+    half = len(text) // 2
+    both = "messages[1]" in template
+    messages: list[Message] = [UserMessage(text[:half]), UserMessage(text[half:])] if both else [UserMessage(text)]
+    prompt = encoding.render_conversation(Conversation(messages))
+    assert "<|end|>" in prompt.prompt
+    assert prompt.special_ranges == []
+
+
 JOINING = "{% for m in messages %}<|{{ m.role }}|>{{ m.content.replace('<gap>', '') | trim }}{% endfor %}"
 
 
