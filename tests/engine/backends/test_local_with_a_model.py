@@ -15,10 +15,15 @@ from engine.runner.weights.model_files import open_model
 
 
 def make_core() -> EngineCore:
-    """Few blocks and small chunks, so that requests queue, share, and preempt each other."""
+    """Few blocks, so that requests queue for them; one thread, so that a busy machine matters less."""
     files = open_model(None)
     config = EngineConfig(
-        max_model_len=256, max_num_seqs=24, max_num_batched_tokens=96, max_prefill_chunk_tokens=48, kv_cache_mib=24
+        max_model_len=256,
+        max_num_seqs=24,
+        max_num_batched_tokens=256,
+        max_prefill_chunk_tokens=128,
+        kv_cache_mib=24,
+        num_threads=1,
     )
     return EngineCore(ModelRunner.load(files, config), config, files.eos_token_ids)
 
@@ -38,29 +43,32 @@ async def test_two_hundred_requests_cut_at_random_leave_blocks_sequences_and_tas
     backend = LocalBackend.start(make_core)
     core = await backend.started()
     tasks_before = asyncio.all_tasks()
-    cuts = 0
+    seats = asyncio.Semaphore(30)
+    outcomes: list[str] = []
 
     async def visit(index: int) -> None:
-        nonlocal cuts
-        await asyncio.sleep(random.random() * 2)
-        prompt = random.choices(range(1000, 1003), k=random.randrange(1, 200))
-        params = SamplingParams(max_tokens=random.randrange(1, 40), temperature=1.0, seed=index)
-        reader = asyncio.create_task(read(backend, EngineRequest(f"r{index}", prompt, params, stream=index % 3 > 0)))
-        await asyncio.wait((reader,), timeout=random.random() ** 2 * 2)
-        cuts += reader.cancel()
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        prompt = random.choices(range(1000, 1003), k=random.randrange(1, 60))
+        params = SamplingParams(max_tokens=random.randrange(1, 7), temperature=1.0, seed=index)
+        async with seats:
+            reader = asyncio.create_task(
+                read(backend, EngineRequest(f"r{index}", prompt, params, stream=index % 3 > 0))
+            )
+            cut_at = core.stats().steps + int(random.random() ** 2 * 14)  # in steps: the same on a slow machine
+            while not reader.done() and core.stats().steps < cut_at:  # noqa: ASYNC110 - of a thread
+                await asyncio.sleep(0.001)
+            outcomes.append("cut" if reader.cancel() else "done")
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
 
     try:
         reference = EngineRequest("reference", [*range(2000, 2040)], SamplingParams(max_tokens=8, temperature=0.0))
         before = await read(backend, reference)
         await asyncio.gather(*(visit(index) for index in range(200)))
-        assert cuts > 50
+        assert min(outcomes.count("cut"), outcomes.count("done")) > 20
         assert asyncio.all_tasks() == tasks_before
         await backend.call(assert_at_rest)
         await backend.reset_prefix_cache()
         assert await read(backend, reference) == before
         await backend.call(assert_at_rest)
-        assert core.stats().completion_tokens > 100
     finally:
         await backend.aclose()
