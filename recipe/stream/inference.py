@@ -145,13 +145,19 @@ def _checked_logprobs(logprobs: Sequence[tuple[float, Sequence[tuple[int, float]
     checked: list[TokenLogprob] = []
     for pair in logprobs:
         logprob, top = _pair(pair)
-        checked.append((float(logprob), [_checked_alternative(entry) for entry in top]))
+        checked.append((_real(logprob), [_checked_alternative(entry) for entry in top]))
     return checked
 
 
 def _checked_alternative(entry: tuple[int, float]) -> tuple[int, float]:
     token_id, logprob = _pair(entry)
-    return _checked(token_id, _MAX_TOKEN_ID), float(logprob)
+    return _checked(token_id, _MAX_TOKEN_ID), _real(logprob)
+
+
+def _real(value: float) -> float:
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError(f"must be real number, not {type(value).__name__}")
+    return float(value)
 
 
 def _pair(value: tuple[_First, _Second]) -> tuple[_First, _Second]:

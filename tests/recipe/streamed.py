@@ -15,12 +15,12 @@ STOP = InferenceChunk.finish(InferenceFinishReason.Stop)
 LENGTH = InferenceChunk.finish(InferenceFinishReason.Length)
 READY = InferenceChunk.ready(prompt_usage=PromptUsage(prompt_tokens=10, prompt_cache_hit_tokens=3))
 
-REQUESTS = {
+REQUESTS: dict[str, Any] = {
     "chat": recipe.ChatCompletionRequest,
     "responses": recipe.ResponsesRequest,
     "messages": recipe.MessagesRequest,
 }
-RESPONSES = {
+RESPONSES: dict[str, Any] = {
     "chat": recipe.ChatCompletionResponse,
     "responses": recipe.ResponsesResponse,
     "messages": recipe.MessagesResponse,

@@ -27,7 +27,7 @@ def options_of(parsing: str) -> ParsingOptions:
 
 def text_outputs() -> list[tuple[str, str]]:
     """Each text with its parsing options, once; the options as JSON."""
-    found = {}
+    found: dict[tuple[str, str], None] = {}
     for stream in streams():
         text = stream.get("sweep_text") or "".join(chunk.get("text", "") for chunk in stream.get("chunks", ()))
         if text and not any("tokens" in chunk for chunk in stream.get("chunks", ())):
@@ -37,7 +37,7 @@ def text_outputs() -> list[tuple[str, str]]:
 
 def token_outputs() -> list[tuple[tuple[int, ...], str]]:
     """The same of token IDs of the tiny tokenizer."""
-    found = {}
+    found: dict[tuple[tuple[int, ...], str], None] = {}
     for stream in streams():
         ids = stream.get("sweep_tokens") or [i for c in stream.get("chunks", ()) for i in c.get("tokens", ())]
         if ids and stream.get("tokenizer") == "tiny":
