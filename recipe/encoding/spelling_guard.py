@@ -7,6 +7,9 @@ beforehand: a private-use character (the guard) is put
 - before each character that ends one: none that the template began can end in user text,
 - into a text that as a whole lies inside a spelling: the template cannot put both ends around it.
 
+Keys of objects are looked up by templates (`parameters.properties`), so of those only the whole words that stand between
+the signs of a spelling are broken the third way: `think`, not `name` because of `<filename>`.
+
 What the template emits is then split at the spellings that are left, all of them the template's own, and the guard is
 dropped from everything else. White space stays at the edges of a text, so a template that trims still does.
 """
@@ -19,6 +22,7 @@ from urllib.parse import quote
 from recipe.errors import ConversionError
 
 _CANDIDATES = (*range(0xE000, 0xF900), *range(0xF0000, 0xF2000))
+_EDGE_SIGNS = re.compile(r"^\W+|\W+$")
 _CANDIDATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000f1fff]")
 
 
@@ -28,13 +32,14 @@ class Spellings:
     Spellings of white space are left out: they are not markup, and user text is full of them. So are single characters.
     """
 
-    __slots__ = ("_begin", "_end", "_insides", "_pattern")
+    __slots__ = ("_begin", "_end", "_insides", "_pattern", "_words")
 
     def __init__(self, spellings: Iterable[str]) -> None:
         known = sorted({text for text in spellings if len(text.strip()) > 1}, key=len, reverse=True)
         self._begin = frozenset(text.strip()[0] for text in known)
         self._end = frozenset(text.strip()[-1] for text in known)
         self._insides = "\0".join(text.strip()[1:-1] for text in known)
+        self._words = frozenset(_EDGE_SIGNS.sub("", text) for text in known) - {""}
         self._pattern = re.compile("|".join(map(re.escape, known)) or "(?!)")
 
     def occur_in(self, texts: Sequence[str]) -> bool:
@@ -46,6 +51,10 @@ class Spellings:
         """Return whether `text`, white space at its edges aside, lies inside a spelling as a whole."""
         core = text.strip()
         return bool(core) and core in self._insides
+
+    def name(self, key: str) -> bool:
+        """Return whether `key` is the word of a spelling."""
+        return key.strip() in self._words
 
     def break_up(self, text: str, guard: str) -> str:
         """Return `text` with guards at every character that could begin or end a spelling."""
@@ -77,15 +86,18 @@ class Guard:
 
     def text(self, text: str) -> str:
         """Return a user's text in the form in which a template may have it."""
-        broken = self._spellings.break_up(text, self._char)
-        if not self._spellings.surround(text):
-            return broken
-        first = len(text) - len(text.lstrip()) + 1
-        return f"{text[:first]}{self._char}{text[first:]}" if broken == text else broken
+        return self._broken(text, is_inside=self._spellings.surround(text))
 
     def key(self, key: str) -> str:
-        """The same for the key of an object, which a template may look up: harmless ones stay what they are."""
-        return self._spellings.break_up(key, self._char)
+        """The same for the key of an object."""
+        return self._broken(key, is_inside=self._spellings.name(key))
+
+    def _broken(self, text: str, *, is_inside: bool) -> str:
+        broken = self._spellings.break_up(text, self._char)
+        if not is_inside or broken != text:
+            return broken
+        first = len(text) - len(text.lstrip()) + 1
+        return f"{text[:first]}{self._char}{text[first:]}"
 
     def dropped(self, text: str) -> str:
         """Return `text` without guards, also where the template has escaped them."""

@@ -237,6 +237,14 @@ def test_a_spelling_half_of_the_template_and_half_of_the_user_stays_text(templat
     assert prompt.special_ranges == []
 
 
+def test_a_key_between_the_halves_of_a_special_token_does_not_complete_it() -> None:
+    template = "{% for k in tools[0].function.parameters.properties %}<|{{ k }}|>{% endfor %}"
+    encoding = ChatTemplateEncoding(template, family_tokenizer("named"))
+    tool = ToolDefinition("f", None, {"type": "object", "properties": {"end": {}, "city": {}, " tool ": {}}})
+    prompt = encoding.render_conversation(Conversation([UserMessage("u")], tools=[tool]))
+    assert (prompt.prompt, prompt.special_ranges) == ("<|end|><|city|><| tool |>", [])
+
+
 JOINING = "{% for m in messages %}<|{{ m.role }}|>{{ m.content.replace('<gap>', '') | trim }}{% endfor %}"
 
 
