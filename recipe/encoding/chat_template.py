@@ -4,7 +4,7 @@ The template renders the conversation to one string, in which its own special to
 So that nothing a user typed is found there, user text is broken up before (see `spelling_guard`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -50,14 +50,22 @@ class ChatTemplateEncoding:
 
     def render_conversation(self, conversation: Conversation) -> RenderedPrompt:
         """Return the prompt of a conversation, with its special ranges. Raises TemplateError."""
-        collector = Collector()
-        variables = template_variables(conversation, collector)
-        guard_char, end_mark = unused_chars([self._own_text, *collector.texts], 2)
-        guard = Guard(self._spellings, guard_char)
-        if self._spellings.occur_in(collector.texts):
+        continued = _continued_fields(conversation)
+        guard: Collector | Guard
+        guard = harmless = Collector()
+        variables = template_variables(conversation, harmless)
+        end_mark = ""
+        if continued or self._spellings.occur_in(harmless.texts):
+            guard_char, end_mark = unused_chars([self._own_text, *harmless.texts], 2)
+            guard = Guard(self._spellings, guard_char)
             variables = template_variables(conversation, guard)
+        try:
+            rendered = self._render(conversation, variables, continued, end_mark)
+        except Exception as problem:  # whatever the template's own code raises
+            reason = guard.dropped(str(problem)) or type(problem).__name__
+            raise TemplateError(f"the chat template refuses this conversation: {_shortened(reason)}") from problem
         prompt = Prompt()
-        for text, is_special in self._spellings.split(self._render(conversation, variables, end_mark, guard)):
+        for text, is_special in self._spellings.split(rendered):
             if is_special:
                 prompt.push_special(text)
             else:
@@ -68,26 +76,22 @@ class ChatTemplateEncoding:
         """Return the token IDs of a conversation. Raises TemplateError."""
         return self._tokenizer.prompt_tokenizer.encode(self.render_conversation(conversation).parts)
 
-    def _render(self, conversation: Conversation, variables: dict[str, Any], end_mark: str, guard: Guard) -> str:
+    def _render(
+        self, conversation: Conversation, variables: dict[str, Any], continued: Sequence[str], end_mark: str
+    ) -> str:
         """Run the template. An answer to be continued gets a mark behind its text, at which the rest is cut off."""
-        continued = _continued_fields(conversation)
         messages = variables["messages"]
         for field in continued:
             messages[-1][field] += end_mark
         if not continued and messages and conversation.messages[-1].prefix:
             del messages[-1]
-        try:
-            rendered = self._template.render(
-                **self._variables, **variables, documents=None, add_generation_prompt=not continued
-            )
-        except Exception as problem:  # whatever the template's own code raises
-            reason = guard.dropped(str(problem)) or type(problem).__name__
-            raise TemplateError(f"the chat template refuses this conversation: {_shortened(reason)}") from problem
+        everything = {**self._variables, **variables, "documents": None, "add_generation_prompt": not continued}
+        rendered = self._template.render(everything)
         if not continued:
             return rendered
         kept, mark, _ = rendered.rpartition(end_mark)
         if not mark:
-            raise TemplateError("the chat template does not show the message that is to be continued")
+            raise jinja2.TemplateError("it does not show the message that is to be continued")
         return kept
 
 

@@ -7,8 +7,8 @@ beforehand: a private-use character (the guard) is put
 - before each character that ends one: none that the template began can end in user text,
 - into a text that as a whole lies inside a spelling: the template cannot put both ends around it.
 
-Keys of objects are looked up by templates (`parameters.properties`), so of those only the whole words that stand between
-the signs of a spelling are broken the third way: `think`, not `name` because of `<filename>`.
+Keys of objects are looked up by templates (`parameters.properties`), so of those only the whole words that stand
+between the signs of a spelling are broken the third way: `think`, not `name` because of `<filename>`.
 
 What the template emits is then split at the spellings that are left, all of them the template's own, and the guard is
 dropped from everything else. White space stays at the edges of a text, so a template that trims still does.
@@ -17,6 +17,7 @@ dropped from everything else. White space stays at the edges of a text, so a tem
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from urllib.parse import quote
 
 from recipe.errors import ConversionError
@@ -121,6 +122,9 @@ class Collector:
 
     key = text
 
+    def dropped(self, text: str) -> str:
+        return text
+
 
 def unused_chars(texts: Sequence[str], count: int) -> list[str]:
     """Return `count` private-use characters of which these texts contain neither the character nor an escaped form."""
@@ -135,6 +139,7 @@ def unused_chars(texts: Sequence[str], count: int) -> list[str]:
     raise ConversionError("the text uses up the private-use characters")
 
 
+@cache
 def forms(char: str) -> tuple[str, ...]:
     """The character, and what JSON, Python's repr and URLs make of it."""
     return (char, *sorted({json.dumps(char)[1:-1], repr(char)[1:-1], quote(char)}))
