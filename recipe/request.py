@@ -219,16 +219,24 @@ class ConversionOptions:
         return self._with("_non_thinking_max_tokens_upper_bound", _u32(non_thinking_max_tokens_upper_bound))
 
 
-class OutputConstraint(msgspec.Struct, frozen=True):
+class OutputConstraint(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What constrained decoding would enforce on the output; describing it is all that happens here.
 
-    `kind` is `json`, `regex`, `tool_call` or `tool_call_required`. `schema` is the schema as compact JSON, the regular
-    expression, the tools as a compact JSON array of Chat Completions function tools (deferred ones with
-    `"defer_loading":true`), or "" for any JSON value.
+    `kind` is `json`, `regex`, `tool_call` or `tool_call_required`; servers may also use `choice` and `grammar`. `schema`
+    is the schema as compact JSON, the regular expression, the tools as a compact JSON array of Chat Completions function
+    tools (deferred ones with `"defer_loading":true`), a JSON array of strings, the grammar, or "" for any JSON value.
+
+    Conversion leaves the rest to whoever knows the model. `tool_markup` names how it writes tool calls. `begins_after`
+    is the marker that ends the reasoning which the prompt leaves open: the constraint holds behind it, else at once.
+    `in_tool_block` says that the prompt opens the block of calls, `single_call` that one call is the most.
     """
 
     kind: str
     schema: str
+    tool_markup: str = ""
+    begins_after: str = ""
+    in_tool_block: bool = False
+    single_call: bool = False
 
 
 class InferenceOptions(msgspec.Struct, frozen=True, kw_only=True):
