@@ -82,7 +82,9 @@ class InferenceChunk(msgspec.Struct, eq=False):
             raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
         if system_fingerprint is not None:
             _check_text(system_fingerprint, "system_fingerprint")
-        return InferenceChunk("ready", prompt_usage=prompt_usage, system_fingerprint=system_fingerprint)
+        return InferenceChunk(
+            "ready", prompt_usage=prompt_usage or PromptUsage(), system_fingerprint=system_fingerprint
+        )
 
     @staticmethod
     def text(content: str, token_count: int = 0) -> InferenceChunk:

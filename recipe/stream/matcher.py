@@ -42,6 +42,8 @@ class Pattern:
         plain = "".join(_NEVER * len(part.text) if part.special else part.text for part in literals)
         special = "".join(part.text if part.special else _NEVER * len(part.text) for part in literals)
         self.spellings = (self.text, plain, special)  # by origin: what a character must equal
+        if absorbs_newlines and self.text.startswith("\n"):  # the run has taken in that newline
+            self.spellings = (_NEVER * self.length,) * 3
         self.failure = _failure_table(list(zip(plain, special, strict=True)))
 
 

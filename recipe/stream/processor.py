@@ -129,7 +129,7 @@ class StreamProcessor(Generic[ChunkT]):
     def _on_ready(self, chunk: InferenceChunk) -> None:
         """The prompt's usage; it counts only at the very beginning."""
         if self._state is _State.UNOPENED:
-            self._open(chunk.prompt_usage or self._prompt, chunk.system_fingerprint)
+            self._open(chunk.prompt_usage or PromptUsage(), chunk.system_fingerprint)
 
     def _on_text(self, chunk: InferenceChunk) -> None:
         self._feed(Segment(chunk.content or "", ANY, chunk.token_count or 0))

@@ -17,8 +17,12 @@ from recipe import (
 def test_a_chunk_has_the_properties_of_its_kind_and_none_of_the_others() -> None:
     names = ("content", "token_ids", "finish_reason", "prompt_usage", "token_count", "system_fingerprint")
     length = InferenceFinishReason.Length
+    usage = PromptUsage(prompt_tokens=3)
     chunks: dict[str, tuple[InferenceChunk, dict[str, Any]]] = {
-        "ready": (InferenceChunk.ready(system_fingerprint="fp"), {"system_fingerprint": "fp"}),
+        "ready": (
+            InferenceChunk.ready(prompt_usage=usage, system_fingerprint="fp"),
+            {"prompt_usage": usage, "system_fingerprint": "fp"},
+        ),
         "text": (InferenceChunk.text("x"), {"content": "x", "token_count": 0}),
         "tokens": (InferenceChunk.tokens((1, 2)), {"token_ids": [1, 2]}),
         "finish": (
@@ -29,6 +33,12 @@ def test_a_chunk_has_the_properties_of_its_kind_and_none_of_the_others() -> None
     for kind, (chunk, properties) in chunks.items():
         assert chunk.kind == kind
         assert {name: getattr(chunk, name) for name in names} == dict.fromkeys(names) | properties
+
+
+def test_a_ready_chunk_without_a_usage_reports_none_used() -> None:
+    usage = InferenceChunk.ready().prompt_usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.prompt_cache_hit_tokens) == (0, 0)
 
 
 @pytest.mark.parametrize("token_ids", [[1], (1, 2), range(3), b"ab", [True]])

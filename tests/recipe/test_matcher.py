@@ -45,6 +45,11 @@ def test_newlines_before_a_pattern_are_part_of_its_match() -> None:
     assert found(matcher.scan("\n</t>b", ANY, 0)) == ("</t>", 5, 7)
 
 
+def test_a_newline_that_breaks_off_a_match_is_no_part_of_the_next() -> None:
+    matcher = Matcher(PatternSet([Pattern("end", Literal("</t>"), absorbs_newlines=True)]))
+    assert found(matcher.scan("<\n</t>", ANY, 0)) == ("</t>", 6, 4)
+
+
 def test_a_special_literal_matches_a_special_token_and_free_text_but_no_plain_token() -> None:
     patterns = PatternSet([Pattern("end", Literal("</t>", special=True))])
     assert Matcher(patterns).scan("</t>", PLAIN, 0) is None
