@@ -20,7 +20,7 @@ from engine.core.runner import SampledToken
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import Sequence
-from engine.runner.device import available_memory, resolve_device, resolve_dtype, use_threads
+from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.kv_cache import KVCache
 from engine.runner.linear import packs
@@ -73,6 +73,7 @@ class ModelRunner:
         millions = kind.sizes(files.config, dtype).num_parameters / 1e6
         say(f"weights: {millions:,.0f} M in {str(dtype).removeprefix('torch.')} on {place}, {_seconds(started)}")
         started = perf_counter()
+        keep_freed_memory()
         runner = cls(model, plan, device)
         runner.warm_up()
         say(f"warm-up: {_seconds(started)}")

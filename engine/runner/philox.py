@@ -17,19 +17,22 @@ Words4 = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def philox4x32(counter: Words4, key: tuple[torch.Tensor, torch.Tensor]) -> Words4:
-    """Four 32-bit words for each counter; all are int64 tensors of broadcastable shapes, values in [0, 2^32)."""
-    word0, word1, word2, word3 = counter
-    key0, key1 = key
-    for _ in range(_ROUNDS):
-        product0, product1 = word0 * _MULTIPLIERS[0], word2 * _MULTIPLIERS[1]
-        word0, word1, word2, word3 = (
-            (product1 >> 32) & _WORD ^ word1 ^ key0,
-            product1 & _WORD,
-            (product0 >> 32) & _WORD ^ word3 ^ key1,
-            product0 & _WORD,
-        )
-        key0, key1 = (key0 + _WEYL[0]) & _WORD, (key1 + _WEYL[1]) & _WORD
-    return word0, word1, word2, word3
+    """Four 32-bit words for each counter, values in [0, 2^32), as int64 tensors of the counter's shape.
+
+    The four words of `counter` have one shape, the two of `key` another that broadcasts with it.
+    Words 0 and 2, and words 1 and 3, travel as pairs `[2, ...]`: they go through the same steps.
+    """
+    even, odd = torch.stack((counter[0], counter[2])), torch.stack((counter[1], counter[3]))
+    pair = (2,) + (1,) * counter[0].dim()
+    multipliers = torch.tensor(_MULTIPLIERS, device=even.device).view(pair)
+    weyl = torch.tensor(_WEYL, device=even.device).view(pair)
+    keys = torch.stack(key)
+    for turn in range(_ROUNDS):
+        products = (even * multipliers).flip(0)  # of words 2 and 0
+        round_keys = (keys + weyl * turn) & _WORD
+        even = (products >> 32).bitwise_and_(_WORD).bitwise_xor_(odd).bitwise_xor_(round_keys)
+        odd = products.bitwise_and_(_WORD)
+    return even[0], odd[0], even[1], odd[1]
 
 
 def gumbel_noise(

@@ -23,7 +23,7 @@ from engine.core.scheduler_output import ScheduledSequence
 from engine.runner.logit_edits import LogitEdits, mask_disallowed
 from engine.runner.philox import gumbel_noise
 
-_GROUP_SIZE = 256
+_GROUP_SIZE, _BLOCK_SIZE = 256, 32  # tokens: of a noise group, of a block in which large values are looked for
 _GROUP_NOISE, _TOKEN_NOISE = 1, 0  # tags that keep the two noises apart
 _NUCLEUS_WIDTH, _NUCLEUS_GROWTH = 64, 8  # tokens sorted at first for top_p, and how many more where that falls short
 _LEAST_TEMPERATURE = 1e-30  # what float32 can still divide by
@@ -66,7 +66,9 @@ class Sampler:
             mask_disallowed(logits, bitmask)
         best, token_ids = logits.max(dim=-1)
         drawn = [row for row, setting in enumerate(params) if not setting.is_greedy]
-        if drawn:
+        if len(drawn) == len(items):
+            token_ids = draw(logits, best, DrawSettings.of(items, logits.device))
+        elif drawn:
             rows = torch.tensor(drawn, device=logits.device)
             settings = DrawSettings.of([items[row] for row in drawn], logits.device)
             token_ids[rows] = draw(logits.index_select(0, rows), best.index_select(0, rows), settings)
@@ -109,7 +111,7 @@ class DrawSettings:
     """Settings of the rows that are drawn, each `[S]`; None where no row filters that way."""
 
     temperature: torch.Tensor
-    top_k: torch.Tensor | None  # the vocabulary's size where a row has none
+    top_k: torch.Tensor | None  # 0 where a row has none
     top_p: torch.Tensor | None
     min_p: torch.Tensor | None
     seeds: torch.Tensor
@@ -143,36 +145,42 @@ def draw(logits: torch.Tensor, best: torch.Tensor, settings: DrawSettings) -> to
 
     Rows without a finite maximum give an arbitrary token and leave the others alone.
     """
-    scaled = logits.sub_(best.unsqueeze(1)).div_(settings.temperature.unsqueeze(1))  # [S, V], row maxima 0
-    threshold = _threshold(scaled, settings)
+    scaled = logits.sub_(best.unsqueeze(1)).div_(settings.temperature.unsqueeze(1))  # row maxima 0
+    missing = -scaled.shape[1] % (4 * _GROUP_SIZE)
+    if missing:
+        scaled = pad(scaled, (0, missing), value=-torch.inf)  # whole groups from here on
+    weights = scaled.exp()
+    threshold = _threshold(scaled, weights, settings)
     if threshold is not None:
-        scaled.masked_fill_(scaled < threshold.unsqueeze(1), -torch.inf)
-    return _gumbel_argmax(scaled, settings.seeds, settings.positions)
+        weights.masked_fill_(scaled < threshold.unsqueeze(1), 0.0)
+    return _gumbel_argmax(scaled, weights, settings.seeds, settings.positions)
 
 
-def _gumbel_argmax(scaled: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """A token from the softmax of each row of `scaled` `[S, V]`."""
-    rows, vocab = scaled.shape
-    padded = pad(scaled, (0, -vocab % (4 * _GROUP_SIZE)), value=-torch.inf).view(rows, -1, _GROUP_SIZE)  # [S, G, 256]
-    weights = padded.exp().sum(dim=-1).double()  # [S, G]
-    zeros = torch.zeros_like(positions)
-    noise = gumbel_noise(seeds, positions, _GROUP_NOISE, zeros, weights.shape[1])
-    group = (weights.log() + noise).argmax(dim=-1)  # [S]
-    members = padded[torch.arange(rows, device=scaled.device), group].double()  # [S, 256]
+def _gumbel_argmax(
+    scaled: torch.Tensor, weights: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """A token of each row with a chance proportional to `weights`, which are exp(`scaled`) or 0, `[S, V]`."""
+    rows = torch.arange(scaled.shape[0], device=scaled.device)
+    grouped = weights.view(len(rows), -1, _GROUP_SIZE)  # [S, G, 256]
+    sums = grouped.sum(dim=-1).double()  # [S, G]
+    noise = gumbel_noise(seeds, positions, _GROUP_NOISE, torch.zeros_like(positions), sums.shape[1])
+    group = (sums.log() + noise).argmax(dim=-1)  # [S]
     first = group * _GROUP_SIZE
+    members = scaled.view(grouped.shape)[rows, group].double()  # [S, 256]
+    members.masked_fill_(grouped[rows, group] == 0, -torch.inf)
     noise = gumbel_noise(seeds, positions, _TOKEN_NOISE, first, _GROUP_SIZE)
     return first + (members + noise).argmax(dim=-1)
 
 
-def _threshold(scaled: torch.Tensor, settings: DrawSettings) -> torch.Tensor | None:
+def _threshold(scaled: torch.Tensor, weights: torch.Tensor, settings: DrawSettings) -> torch.Tensor | None:
     """The least scaled logit that survives top_k, then top_p, then min_p, `[S]`; None when nothing filters."""
     bounds = []
-    floor = None
     if settings.top_k is not None:
-        floor = _top_k_threshold(scaled, settings.top_k)
-        bounds.append(floor)
+        bounds.append(_top_k_threshold(scaled, settings.top_k))
     if settings.top_p is not None:
-        bounds.append(_top_p_threshold(scaled, settings.top_p, floor))
+        if bounds:
+            weights = weights.masked_fill(scaled < bounds[0].unsqueeze(1), 0.0)
+        bounds.append(_top_p_threshold(scaled, _row_sums(weights), settings.top_p))
     if settings.min_p is not None:
         bounds.append(settings.min_p.log())
     return torch.stack(bounds).amax(dim=0) if bounds else None
@@ -180,26 +188,23 @@ def _threshold(scaled: torch.Tensor, settings: DrawSettings) -> torch.Tensor | N
 
 def _top_k_threshold(scaled: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """The k-th largest value of each row, -inf where a row has no k; equal values survive together."""
-    limits = top_k.clamp(1, scaled.shape[1])
-    values = scaled.topk(int(limits.max()), dim=-1).values  # [S, largest k]
-    return values.gather(1, limits.unsqueeze(1) - 1).squeeze(1).masked_fill(top_k <= 0, -torch.inf)
+    limits = top_k.where(top_k < scaled.shape[1], 0)
+    values = _largest(scaled, max(1, int(limits.max())))  # [S, largest k]
+    kth = values.gather(1, limits.clamp(min=1).unsqueeze(1) - 1).squeeze(1)
+    return kth.masked_fill(limits == 0, -torch.inf)
 
 
-def _top_p_threshold(scaled: torch.Tensor, top_p: torch.Tensor, floor: torch.Tensor | None) -> torch.Tensor:
-    """The least value of the smallest set that holds `top_p` of the weight at or above `floor`."""
-    bounds = torch.full_like(scaled[:, 0], -torch.inf)
-    (rows,) = (top_p < 1).nonzero(as_tuple=True)
-    if floor is not None:
-        scaled = scaled.masked_fill(scaled < floor.unsqueeze(1), -torch.inf)
-    mass = _row_sums(scaled.exp()) * top_p  # [S]
-    bounds[rows] = _nucleus_bound(scaled[rows], mass[rows], _NUCLEUS_WIDTH)
-    return bounds
+def _top_p_threshold(scaled: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The least value of the smallest set of large ones that holds `top_p` of the `total` weight `[S]` of each row."""
+    whole = top_p >= 1
+    mass = (total * top_p).masked_fill_(whole, 0.0)
+    return _nucleus_bound(scaled, mass, _NUCLEUS_WIDTH).masked_fill_(whole, -torch.inf)
 
 
 def _nucleus_bound(scaled: torch.Tensor, mass: torch.Tensor, width: int) -> torch.Tensor:
     """The value at which the sorted weights of each row add up to `mass`, looking at `width` values first."""
     width = min(width, scaled.shape[1])
-    values = scaled.topk(width, dim=-1).values  # [S, width], descending
+    values = _largest(scaled, width)  # [S, width]
     weights = values.double().exp()
     before = weights.cumsum(dim=-1) - weights
     kept = (before < mass.unsqueeze(1)).sum(dim=-1).clamp(min=1)  # [S]
@@ -211,10 +216,21 @@ def _nucleus_bound(scaled: torch.Tensor, mass: torch.Tensor, width: int) -> torc
     return bound
 
 
+def _largest(scaled: torch.Tensor, count: int) -> torch.Tensor:
+    """The `count` largest values of each row, descending, `[S, count]`.
+
+    They lie in the `count` blocks with the largest maxima, which is less to look through than the vocabulary.
+    """
+    blocks = scaled.view(scaled.shape[0], -1, _BLOCK_SIZE)  # [S, V / 32, 32]
+    if 2 * count > blocks.shape[1]:
+        return scaled.topk(count, dim=-1).values
+    chosen = blocks.amax(dim=-1).topk(count, dim=-1, sorted=False).indices.unsqueeze(-1)  # [S, count, 1]
+    return blocks.gather(1, chosen.expand(-1, -1, _BLOCK_SIZE)).flatten(1).topk(count, dim=-1).values
+
+
 def _row_sums(weights: torch.Tensor) -> torch.Tensor:
     """Sums of rows `[S, V]` in float64, added in an order that does not depend on how many rows there are."""
-    groups = pad(weights, (0, -weights.shape[1] % _GROUP_SIZE)).view(weights.shape[0], -1, _GROUP_SIZE)
-    return groups.sum(dim=-1).double().sum(dim=-1)
+    return weights.view(weights.shape[0], -1, _GROUP_SIZE).sum(dim=-1).double().sum(dim=-1)
 
 
 def _log_softmax_rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

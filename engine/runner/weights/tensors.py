@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +42,18 @@ _PERMUTED_ARCHITECTURES = frozenset({"llama"})
 _SKIPPED_SUFFIXES = ("rotary_emb.inv_freq",)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """A quantised matrix as it lies in a GGUF file: `data` is uint8 `[rows, bytes a row]`, memory-mapped.
+
+    `interleaved_heads` is the number of heads whose rows lie as neighbouring pairs, 0 where they are in order.
+    """
+
+    type_id: int
+    data: np.ndarray[Any, Any]
+    interleaved_heads: int
+
+
 class Tensors(Protocol):
     """Named weights, read one at a time."""
 
@@ -51,6 +64,10 @@ class Tensors(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """Tensor `name`, in the precision in which it is stored; it may share memory with the file: do not write."""
+        ...
+
+    def stored_blocks(self, name: str) -> StoredBlocks | None:
+        """Tensor `name` undecoded, where the format has blocks."""
         ...
 
 
@@ -74,6 +91,11 @@ class GgufTensors:
         if not array.flags.writeable:
             array = array.copy()
         return torch.from_numpy(array)
+
+    def stored_blocks(self, name: str) -> StoredBlocks | None:
+        stored = self._stored[name]
+        type_id = self.file.tensors[stored].type_id
+        return StoredBlocks(type_id, self.file.blocks(stored), self._interleaved_heads(stored))
 
     def _interleaved_heads(self, stored: str) -> int:
         architecture = self.file.metadata["general.architecture"]
@@ -109,6 +131,9 @@ class SafetensorsTensors:
     def load(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._homes[name].get_tensor(name)
         return tensor
+
+    def stored_blocks(self, name: str) -> StoredBlocks | None:
+        return None
 
 
 def _checkpoint_name(stored: str) -> str:

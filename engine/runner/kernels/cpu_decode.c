@@ -1,0 +1,398 @@
+/* One step of a Llama-shaped model: embeddings, layers, logits, for all rows of a batch, in one call.
+ *
+ * Every thread runs `compute_slice` from top to bottom; the phases hand out their rows, tiles or heads and end in a
+ * barrier. Compiled once for each instruction set, SET being its name.
+ */
+#include "cpu_engine.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "cpu_attention.h"
+#include "cpu_product.h"
+
+#define JOINED(a, b) a##b
+#define NAMED(a, b) JOINED(a, b)
+
+/* A step's memory: everything has SLICE_ROWS rows. */
+struct workspace {
+    float *hidden, *queries, *keys, *values, *cosines, *sines;
+    int64_t hidden_stride, query_stride, key_stride;
+    struct activations normed, mixed, inner;
+    struct attention_memory attention; /* of thread 0; the others' follow at `attention_bytes` */
+    int64_t attention_bytes;
+    struct stretch stretches[SLICE_ROWS];
+    int32_t stretch_of[SLICE_ROWS];
+};
+
+struct step {
+    struct engine *engine;
+    const struct model *model;
+    struct workspace *space;
+    const struct batch *batch;
+    int32_t first_row, num_rows, num_stretches; /* the slice at hand */
+    int32_t first_sampling, num_sampling;
+    int64_t clock;
+};
+
+/* ---- memory ---- */
+
+static int64_t whole_groups(int64_t n) { return (n + GROUP - 1) / GROUP * GROUP; }
+
+/* Advance *cursor by `bytes`, in cache lines, and return where it was. */
+static void *carve(char **cursor, int64_t bytes) {
+    void *at = *cursor;
+    *cursor += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static struct activations carve_activations(char **cursor, int32_t columns) {
+    const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
+    struct activations x = {.stride = (int32_t)stride};
+    x.values = carve(cursor, size * sizeof(float));
+    x.bfloats = carve(cursor, size * sizeof(uint16_t));
+    x.codes = carve(cursor, size);
+    x.scales = carve(cursor, size / GROUP * sizeof(float));
+    x.sums = carve(cursor, size / GROUP * sizeof(float));
+    x.half_sums = carve(cursor, size / GROUP * 2 * sizeof(int32_t));
+    return x;
+}
+
+static struct attention_memory carve_attention(char **cursor, const struct model *m) {
+    const int64_t most = STRETCH_ROWS * (m->heads / m->kv_heads), width = whole_vectors(m->head_dim);
+    struct attention_memory memory = {.width = (int32_t)width};
+    memory.queries = carve(cursor, most * width * sizeof(float));
+    memory.sums = carve(cursor, most * width * sizeof(float));
+    memory.weights = carve(cursor, most * LANES * sizeof(float));
+    memory.totals = carve(cursor, most * LANES * sizeof(float));
+    memory.peaks = carve(cursor, most * sizeof(float));
+    memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
+    memory.values = carve(cursor, width * LANES * sizeof(float));
+    return memory;
+}
+
+/* Lays the workspace out from *cursor on; `space` may be scratch when only the size is wanted. */
+static void lay_out(struct workspace *space, const struct model *m, int32_t threads, char **cursor) {
+    const int64_t turned = SLICE_ROWS * (m->head_dim / 2) * sizeof(float);
+    space->hidden_stride = whole_groups(m->hidden);
+    space->query_stride = whole_groups(m->heads * m->head_dim);
+    space->key_stride = whole_groups(m->kv_heads * m->head_dim);
+    space->hidden = carve(cursor, SLICE_ROWS * space->hidden_stride * sizeof(float));
+    space->queries = carve(cursor, SLICE_ROWS * space->query_stride * sizeof(float));
+    space->keys = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
+    space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
+    space->cosines = carve(cursor, turned);
+    space->sines = carve(cursor, turned);
+    space->normed = carve_activations(cursor, m->hidden);
+    space->mixed = carve_activations(cursor, m->heads * m->head_dim);
+    space->inner = carve_activations(cursor, m->inner);
+    const char *start = *cursor;
+    space->attention = carve_attention(cursor, m);
+    space->attention_bytes = *cursor - start;
+    *cursor += (threads - 1) * space->attention_bytes;
+}
+
+int64_t NAMED(step_bytes_, SET)(const struct model *model, int32_t threads) {
+    struct workspace scratch;
+    char *cursor = (char *)((sizeof scratch + 63) / 64 * 64);
+    lay_out(&scratch, model, threads, &cursor);
+    return (int64_t)cursor;
+}
+
+static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
+    struct attention_memory memory = space->attention;
+    const int64_t offset = thread * space->attention_bytes;
+    float **parts[] = {&memory.queries, &memory.sums,        &memory.weights, &memory.totals,
+                       &memory.peaks,   &memory.turned_keys, &memory.values};
+    for (int i = 0; i < 7; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
+    return memory;
+}
+
+/* ---- phases ---- */
+
+/* Take items of a phase, a few at a time, until there are none left. */
+#define EACH_ITEM(item, step, count)                                                                                   \
+    for (int32_t chunk_ = chunk_size(step, count), item##_start = pool_take(step->engine->pool, chunk_);               \
+         item##_start < (count); item##_start = pool_take(step->engine->pool, chunk_))                                 \
+        for (int32_t item = item##_start; item < item##_start + chunk_ && item < (count); item++)
+
+static int32_t chunk_size(const struct step *step, int32_t count) {
+    const int32_t chunk = count / (8 * pool_size(step->engine->pool));
+    return chunk < 1 ? 1 : chunk > 64 ? 64 : chunk;
+}
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ll + time.tv_nsec;
+}
+
+static void finish_phase(struct step *step, int32_t thread, enum phase phase) {
+    pool_barrier(step->engine->pool);
+    if (thread) return;
+    const int64_t time = now();
+    step->engine->nanoseconds[phase] += time - step->clock;
+    step->clock = time;
+}
+
+static void prepare_for(
+    struct activations *x, int64_t row, const struct matrix *a, const struct matrix *b, const struct matrix *c) {
+    const int bfloats = (a->kind == BFLOATS) + (b->kind == BFLOATS) + (c->kind == BFLOATS);
+    prepare_row(x, row, bfloats < 3, bfloats > 0);
+}
+
+/* Whole vectors: rows are zero past their columns. */
+static void normalise(const float *x, const float *weight, int32_t columns, float eps, float *out) {
+    f32x16 squares = splat(0);
+    int32_t i = 0;
+    for (; i + LANES <= columns; i += LANES)
+        squares = multiply_add(load_floats(x + i), load_floats(x + i), squares);
+    float sum = sum_of_lanes(squares);
+    for (int32_t rest = i; rest < columns; rest++) sum += x[rest] * x[rest];
+    const float factor = 1.0f / sqrtf(sum / (float)columns + eps);
+    for (i = 0; i + LANES <= columns; i += LANES)
+        store_floats(out + i, load_floats(x + i) * factor * load_floats(weight + i));
+    for (; i < columns; i++) out[i] = x[i] * factor * weight[i];
+}
+
+static const struct stretch *stretch_at(const struct step *step, int32_t row) {
+    return &step->space->stretches[step->space->stretch_of[row]];
+}
+
+static int32_t position_of(const struct step *step, int32_t row) {
+    const struct stretch *s = stretch_at(step, row);
+    return s->start + row - s->first_row;
+}
+
+static void embed(struct step *step, int32_t row) {
+    const struct model *m = step->model;
+    struct workspace *space = step->space;
+    const int32_t position = position_of(step, row), half = m->head_dim / 2;
+    unpack_row(&m->embedding, step->batch->token_ids[step->first_row + row], space->hidden + row * space->hidden_stride);
+    for (int32_t i = 0; i < half; i++) {
+        const float angle = (float)position * m->frequencies[i];
+        space->cosines[row * half + i] = cosf(angle);
+        space->sines[row * half + i] = sinf(angle);
+    }
+}
+
+static void normalise_input(struct step *step, int32_t row, const struct layer *layer) {
+    struct workspace *space = step->space;
+    normalise(space->hidden + row * space->hidden_stride, layer->input_norm, step->model->hidden, step->model->eps,
+              space->normed.values + (int64_t)row * space->normed.stride);
+    prepare_for(&space->normed, row, &layer->query, &layer->key, &layer->value);
+}
+
+static void normalise_for_mlp(struct step *step, int32_t row, const struct layer *layer) {
+    struct workspace *space = step->space;
+    normalise(space->hidden + row * space->hidden_stride, layer->mlp_norm, step->model->hidden, step->model->eps,
+              space->normed.values + (int64_t)row * space->normed.stride);
+    prepare_for(&space->normed, row, &layer->gate, &layer->up, &layer->up);
+}
+
+static void normalise_for_head(struct step *step, int32_t index) {
+    struct workspace *space = step->space;
+    const struct model *m = step->model;
+    const int32_t row = step->batch->sampling_rows[step->first_sampling + index] - step->first_row;
+    normalise(space->hidden + row * space->hidden_stride, m->final_norm, m->hidden, m->eps,
+              space->normed.values + (int64_t)index * space->normed.stride);
+    prepare_for(&space->normed, index, &m->head, &m->head, &m->head);
+}
+
+static f32x16 bias_of(const struct matrix *m, int32_t tile) {
+    f32x16 bias = splat(0);
+    const int32_t first = tile * TILE_ROWS, count = m->rows - first < TILE_ROWS ? m->rows - first : TILE_ROWS;
+    if (m->bias) memcpy(&bias, m->bias + first, count * sizeof(float));
+    return bias;
+}
+
+/* out[row, tile] = product + bias, or that added to what is there. */
+static void multiply_tile(
+    const struct matrix *m, int32_t tile, const struct activations *x, int32_t rows, float *out, int64_t stride,
+    const int adds) {
+    const int32_t first = tile * TILE_ROWS, count = m->rows - first < TILE_ROWS ? m->rows - first : TILE_ROWS;
+    const f32x16 bias = bias_of(m, tile);
+    f32x16 sums[MOST_ROWS];
+    for (int32_t row = 0, done; row < rows; row += done) {
+        done = tile_sums(m, tile, x, row, rows - row, sums);
+        for (int32_t b = 0; b < done; b++) {
+            float *to = out + (row + b) * stride + first;
+            f32x16 before = splat(0);
+            if (adds) memcpy(&before, to, count * sizeof(float));
+            const f32x16 sum = before + (sums[b] + bias);
+            if (count == TILE_ROWS) store_floats(to, sum);
+            else memcpy(to, &sum, count * sizeof(float));
+        }
+    }
+}
+
+static void project(struct step *step, const struct layer *layer, int32_t item) {
+    struct workspace *space = step->space;
+    const int32_t queries = num_tiles(&layer->query), keys = num_tiles(&layer->key);
+    if (item < queries)
+        multiply_tile(&layer->query, item, &space->normed, step->num_rows, space->queries, space->query_stride, 0);
+    else if (item < queries + keys)
+        multiply_tile(&layer->key, item - queries, &space->normed, step->num_rows, space->keys, space->key_stride, 0);
+    else
+        multiply_tile(&layer->value, item - queries - keys, &space->normed, step->num_rows, space->values,
+                      space->key_stride, 0);
+}
+
+/* Element i turns with element i + head_dim / 2. */
+static void turn(float *head, const float *cosines, const float *sines, int32_t half) {
+    for (int32_t i = 0; i < half; i++) {
+        const float low = head[i], high = head[i + half];
+        head[i] = low * cosines[i] - high * sines[i];
+        head[i + half] = high * cosines[i] + low * sines[i];
+    }
+}
+
+static void store_bfloats(uint16_t *to, const float *from, int32_t count) {
+    int32_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const u16x16 rounded = floats_to_bfloats(load_floats(from + i));
+        memcpy(to + i, &rounded, sizeof rounded);
+    }
+    f32x16 rest = splat(0);
+    memcpy(&rest, from + i, (count - i) * sizeof(float));
+    const u16x16 rounded = floats_to_bfloats(rest);
+    memcpy(to + i, &rounded, (count - i) * sizeof(uint16_t));
+}
+
+/* Norms of heads, rope, and the row's place in the KV cache. */
+static void place_row(struct step *step, const struct layer *layer, int32_t row) {
+    const struct model *m = step->model;
+    struct workspace *space = step->space;
+    const int32_t half = m->head_dim / 2;
+    const int32_t position = position_of(step, row), *table = stretch_at(step, row)->table;
+    const float *cosines = space->cosines + row * half, *sines = space->sines + row * half;
+    for (int32_t h = 0; h < m->heads; h++) {
+        float *query = space->queries + row * space->query_stride + h * m->head_dim;
+        if (layer->query_norm) normalise(query, layer->query_norm, m->head_dim, m->eps, query);
+        turn(query, cosines, sines, half);
+    }
+    for (int32_t h = 0; h < m->kv_heads; h++) {
+        float *key = space->keys + row * space->key_stride + h * m->head_dim;
+        if (layer->key_norm) normalise(key, layer->key_norm, m->head_dim, m->eps, key);
+        turn(key, cosines, sines, half);
+        const int64_t offset = slot_offset(m, table, position, h);
+        store_bfloats(layer->keys + offset, key, m->head_dim);
+        store_bfloats(layer->values + offset, space->values + row * space->key_stride + h * m->head_dim, m->head_dim);
+    }
+}
+
+static void gate_and_up(struct step *step, const struct layer *layer, int32_t tile) {
+    struct activations *x = &step->space->normed, *inner = &step->space->inner;
+    const f32x16 gate_bias = bias_of(&layer->gate, tile), up_bias = bias_of(&layer->up, tile);
+    f32x16 gates[MOST_ROWS], ups[MOST_ROWS];
+    for (int32_t row = 0, done; row < step->num_rows; row += done) {
+        done = tile_sums(&layer->gate, tile, x, row, step->num_rows - row, gates);
+        tile_sums(&layer->up, tile, x, row, step->num_rows - row, ups);
+        for (int32_t b = 0; b < done; b++) {
+            const f32x16 gate = gates[b] + gate_bias, up = ups[b] + up_bias;
+            float *to = inner->values + (int64_t)(row + b) * inner->stride + tile * TILE_ROWS;
+            store_floats(to, gate / (1.0f + exponential(-gate)) * up);
+        }
+    }
+}
+
+/* ---- the way through the model ---- */
+
+static void compute_attention(struct step *step, const struct layer *layer, int32_t thread) {
+    const struct model *m = step->model;
+    struct workspace *space = step->space;
+    struct attention_memory memory = attention_of(space, thread);
+    EACH_ITEM(row, step, step->num_rows) normalise_input(step, row, layer);
+    finish_phase(step, thread, NORM);
+    EACH_ITEM(item, step, num_tiles(&layer->query) + num_tiles(&layer->key) + num_tiles(&layer->value))
+        project(step, layer, item);
+    finish_phase(step, thread, QKV);
+    EACH_ITEM(row, step, step->num_rows) place_row(step, layer, row);
+    finish_phase(step, thread, ROPE);
+    EACH_ITEM(item, step, step->num_stretches * m->kv_heads)
+        attend(m, layer, &space->stretches[item / m->kv_heads], item % m->kv_heads, space->queries,
+               space->query_stride, space->mixed.values, space->mixed.stride, &memory);
+    finish_phase(step, thread, ATTENTION);
+    EACH_ITEM(row, step, step->num_rows)
+        prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
+    finish_phase(step, thread, NORM);
+    EACH_ITEM(tile, step, num_tiles(&layer->output))
+        multiply_tile(&layer->output, tile, &space->mixed, step->num_rows, space->hidden, space->hidden_stride, 1);
+    finish_phase(step, thread, OUTPUT);
+}
+
+static void compute_mlp(struct step *step, const struct layer *layer, int32_t thread) {
+    struct workspace *space = step->space;
+    EACH_ITEM(row, step, step->num_rows) normalise_for_mlp(step, row, layer);
+    finish_phase(step, thread, NORM);
+    EACH_ITEM(tile, step, num_tiles(&layer->gate)) gate_and_up(step, layer, tile);
+    finish_phase(step, thread, GATE_UP);
+    EACH_ITEM(row, step, step->num_rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
+    finish_phase(step, thread, NORM);
+    EACH_ITEM(tile, step, num_tiles(&layer->down))
+        multiply_tile(&layer->down, tile, &space->inner, step->num_rows, space->hidden, space->hidden_stride, 1);
+    finish_phase(step, thread, DOWN);
+}
+
+static void compute_logits(struct step *step, int32_t thread) {
+    const struct matrix *head = &step->model->head;
+    float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
+    EACH_ITEM(index, step, step->num_sampling) normalise_for_head(step, index);
+    finish_phase(step, thread, NORM);
+    EACH_ITEM(tile, step, num_tiles(head))
+        multiply_tile(head, tile, &step->space->normed, step->num_sampling, logits, head->rows, 0);
+    finish_phase(step, thread, HEAD);
+}
+
+static void compute_slice(void *context, int32_t thread) {
+    struct step *step = context;
+    EACH_ITEM(row, step, step->num_rows) embed(step, row);
+    finish_phase(step, thread, EMBED);
+    for (int32_t i = 0; i < step->model->num_layers; i++) {
+        compute_attention(step, &step->model->layers[i], thread);
+        compute_mlp(step, &step->model->layers[i], thread);
+    }
+    if (step->num_sampling) compute_logits(step, thread);
+}
+
+/* The next stretch: up to STRETCH_ROWS rows of `span` from `row` of the batch on; how many. */
+static int32_t add_stretch(struct step *step, const struct span *span, int32_t row, int32_t rows) {
+    struct workspace *space = step->space;
+    if (rows > STRETCH_ROWS) rows = STRETCH_ROWS;
+    for (int32_t i = 0; i < rows; i++) space->stretch_of[row - step->first_row + i] = step->num_stretches;
+    space->stretches[step->num_stretches++] = (struct stretch){
+        row - step->first_row, rows, span->start + row - span->first_row, step->batch->tables + span->table};
+    return rows;
+}
+
+/* The stretches of the slice's rows; spans are cut at its borders. */
+static void cut_stretches(struct step *step) {
+    const struct batch *batch = step->batch;
+    step->num_stretches = 0;
+    for (int32_t i = 0; i < batch->num_spans; i++) {
+        const struct span *span = &batch->spans[i];
+        const int32_t span_end = span->first_row + span->num_rows, slice_end = step->first_row + step->num_rows;
+        const int32_t end = span_end < slice_end ? span_end : slice_end;
+        int32_t row = span->first_row > step->first_row ? span->first_row : step->first_row;
+        while (row < end) row += add_stretch(step, span, row, end - row);
+    }
+}
+
+void NAMED(step_, SET)(struct engine *engine, const struct batch *batch) {
+    struct workspace *space = engine->memory;
+    char *cursor = (char *)engine->memory + (sizeof *space + 63) / 64 * 64;
+    lay_out(space, &engine->model, pool_size(engine->pool), &cursor);
+    struct step step = {.engine = engine, .model = &engine->model, .space = space, .batch = batch, .clock = now()};
+    while (step.first_row < batch->num_rows) {
+        const int32_t left = batch->num_rows - step.first_row;
+        step.num_rows = left < SLICE_ROWS ? left : SLICE_ROWS;
+        step.num_sampling = 0;
+        while (step.first_sampling + step.num_sampling < batch->num_sampling &&
+               batch->sampling_rows[step.first_sampling + step.num_sampling] < step.first_row + step.num_rows)
+            step.num_sampling++;
+        cut_stretches(&step);
+        pool_run(engine->pool, compute_slice, &step);
+        step.first_row += step.num_rows;
+        step.first_sampling += step.num_sampling;
+    }
+}

@@ -1,0 +1,173 @@
+/* Sixteen lanes of everything, as vector extensions of the compiler: on any machine the same sums in the same order.
+ *
+ * Where an instruction set has what plain C cannot say (a fused multiply-add, a dot product of bytes), a function here
+ * uses it; nothing outside this file looks at the instruction set. No result depends on how rows are batched: every
+ * row's arithmetic is the same sequence of operations wherever the row stands.
+ */
+#ifndef CPU_VECTOR_H
+#define CPU_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+
+INLINE f32x16 splat(float x) { return (f32x16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+INLINE i32x16 splat_int(int32_t x) { return (i32x16){0} + x; }
+
+INLINE f32x16 load_floats(const float *p) { f32x16 v; memcpy(&v, p, sizeof v); return v; }
+INLINE void store_floats(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
+INLINE u32x16 load_words(const void *p) { u32x16 v; memcpy(&v, p, sizeof v); return v; }
+INLINE u16x16 load_halves(const void *p) { u16x16 v; memcpy(&v, p, sizeof v); return v; }
+
+/* Lane i of `mask` is all ones or zero: a there, b elsewhere. */
+INLINE f32x16 choose(i32x16 mask, f32x16 a, f32x16 b) { return (f32x16)((mask & (i32x16)a) | (~mask & (i32x16)b)); }
+
+/* a * b + c: fused where the machine can, and always in the same way. */
+INLINE f32x16 multiply_add(f32x16 a, f32x16 b, f32x16 c) {
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    union { f32x16 v; __m256 half[2]; } x = {a}, y = {b}, z = {c};
+    for (int i = 0; i < 2; i++) z.half[i] = _mm256_fmadd_ps(x.half[i], y.half[i], z.half[i]);
+    return z.v;
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE f32x16 largest(f32x16 a, f32x16 b) {
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
+INLINE f32x16 magnitude(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
+
+INLINE float sum_of_lanes(f32x16 v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float lanes[LANES];
+    store_floats(lanes, v);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+#endif
+}
+
+INLINE float largest_of_lanes(f32x16 v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float lanes[LANES];
+    store_floats(lanes, v);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    return lanes[0];
+#endif
+}
+
+/* sums + the dot product of four bytes a lane: `codes` unsigned, `values` signed, exact. */
+INLINE i32x16 dot_bytes(i32x16 sums, u32x16 codes, int32_t values) {
+#if defined(__AVX512VNNI__)
+    return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(values));
+#elif defined(__AVX2__)
+    union { i32x16 v; u32x16 u; __m256i half[2]; } total = {sums}, code = {.u = codes};
+    const __m256i low = _mm256_set1_epi32(0x00ff00ff), four = _mm256_set1_epi32(values);
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8), odd = _mm256_srai_epi16(four, 8);
+    for (int i = 0; i < 2; i++) {
+        const __m256i a = _mm256_madd_epi16(_mm256_and_si256(code.half[i], low), even);
+        const __m256i b = _mm256_madd_epi16(_mm256_srli_epi16(code.half[i], 8), odd);
+        total.half[i] = _mm256_add_epi32(total.half[i], _mm256_add_epi32(a, b));
+    }
+    return total.v;
+#else
+    for (int i = 0; i < 4; i++) sums += (i32x16)((codes >> (8 * i)) & 255) * (int32_t)(int8_t)(values >> (8 * i));
+    return sums;
+#endif
+}
+
+INLINE f32x16 to_floats(i32x16 v) { return __builtin_convertvector(v, f32x16); }
+
+/* The nearest integers, ties to even, for magnitudes below 2^22. */
+INLINE i32x16 nearest(f32x16 v) {
+#if defined(__AVX512F__)
+    return (i32x16)_mm512_cvtps_epi32((__m512)v);
+#else
+    const float magic = 12582912.0f; /* 1.5 * 2^23: its last bit is worth one */
+    return (i32x16)(v + magic) - splat_int(0x4b400000);
+#endif
+}
+
+/* IEEE half precision, infinities and NaN excepted: they stand in no scale. */
+INLINE f32x16 halves_to_floats(u16x16 h) {
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_cvtph_ps((__m256i)h);
+#else
+    const u32x16 wide = __builtin_convertvector(h, u32x16);
+    const f32x16 size = (f32x16)((wide & 0x7fff) << 13) * 0x1p112f;
+    return (f32x16)((u32x16)size | (wide & 0x8000) << 16);
+#endif
+}
+
+INLINE f32x16 bfloats_to_floats(u16x16 b) { return (f32x16)(__builtin_convertvector(b, u32x16) << 16); }
+
+/* Rounded to nearest, ties to even. */
+INLINE u16x16 floats_to_bfloats(f32x16 v) {
+    const u32x16 bits = (u32x16)v;
+    return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, u16x16);
+}
+
+/* e^x to 2 units in the last place, exactly 1 at 0; x is cut to what float32 can hold. */
+INLINE f32x16 exponential(f32x16 x) {
+    x = choose(x > splat(-87.0f), x, splat(-87.0f));
+    x = choose(x < splat(88.0f), x, splat(88.0f));
+    const i32x16 n = nearest(x * 1.44269504f);
+    const f32x16 whole = to_floats(n);
+    f32x16 r = multiply_add(whole, splat(-0.693359375f), x);
+    r = multiply_add(whole, splat(2.12194440e-4f), r);
+    f32x16 p = splat(1.9875691500e-4f);
+    p = multiply_add(p, r, splat(1.3981999507e-3f));
+    p = multiply_add(p, r, splat(8.3334519073e-3f));
+    p = multiply_add(p, r, splat(4.1665795894e-2f));
+    p = multiply_add(p, r, splat(1.6666665459e-1f));
+    p = multiply_add(p, r, splat(5.0000001201e-1f));
+    p = multiply_add(p, r * r, r) + 1.0f;
+    return p * (f32x16)((n + 127) << 23);
+}
+
+/* Rows of 16 words -> columns, in place: four rounds in which a row swaps every other run of lanes with a partner. */
+#define SWAP_RUNS(RUN, FIRST, SECOND)                                                                                  \
+    for (int i = 0; i < LANES; i++)                                                                                    \
+        if (!(i & RUN)) {                                                                                              \
+            const u32x16 a = rows[i], b = rows[i + RUN];                                                               \
+            rows[i] = __builtin_shufflevector(a, b, FIRST);                                                            \
+            rows[i + RUN] = __builtin_shufflevector(a, b, SECOND);                                                     \
+        }
+#define LANES_OF(...) __VA_ARGS__
+
+INLINE void transpose(u32x16 rows[LANES]) {
+    SWAP_RUNS(1, LANES_OF(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+              LANES_OF(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+    SWAP_RUNS(2, LANES_OF(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+              LANES_OF(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+    SWAP_RUNS(4, LANES_OF(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+              LANES_OF(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+    SWAP_RUNS(8, LANES_OF(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+              LANES_OF(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+}
+
+#endif
