@@ -6,7 +6,9 @@ together in the order of its tokens, twice as fast as with the heads outermost.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -50,11 +52,17 @@ class LayerCache:
 class KVCache:
     """All layers' caches; `layers[i]` belongs to layer i."""
 
-    def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device | str) -> None:
+    def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device) -> None:
         size = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         self.layers = [
-            LayerCache(
-                torch.zeros(size, dtype=shape.dtype, device=device), torch.zeros(size, dtype=shape.dtype, device=device)
-            )
+            LayerCache(_zeros(size, shape.dtype, device), _zeros(size, shape.dtype, device))
             for _ in range(shape.num_layers)
         ]
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on the CPU as fresh pages, which take memory only once they are written to."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, prod(size) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(size)

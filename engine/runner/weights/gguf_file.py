@@ -87,7 +87,7 @@ class GgufFile:
     def _data(self) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        return np.memmap(self.path, mode="r", offset=0)
+        return np.memmap(self.path, mode="r").view(np.ndarray)  # plain: slices of the subclass are slow to make
 
     def type_name(self, name: str) -> str:
         """The storage format of tensor `name`, such as "Q4_1"."""
