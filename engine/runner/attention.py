@@ -34,9 +34,9 @@ class AttentionPart(Protocol):
 class DecodePart:
     """Sequences with one new token each.
 
-    `blocks` is the padded block table, flat `[B * blocks a row]`; `mask` is `[B, 1, 1, L]`, zero or -inf, or None when
-    every row is `length` long. Many rows in bfloat16 on a CPU are computed as plain products: the library's kernel is
-    made for long queries, and takes up to twice as long there.
+    `blocks` is the padded block table, flat `[B * blocks a row]`; of each row's tokens the first `length` are read.
+    `mask` is `[B, 1, 1, length]`, zero or -inf, or None when there is nothing to hide. Many rows in bfloat16 on a CPU
+    are computed as plain products: the library's kernel is made for long queries, and takes up to twice as long there.
     """
 
     rows: slice | torch.Tensor

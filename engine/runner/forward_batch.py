@@ -105,17 +105,18 @@ class BatchBuilder:
         ]
 
     def _decode_part(self, items: Items[ScheduledSequence], lengths: Any, rows: slice | torch.Tensor) -> DecodePart:
-        longest = int(lengths.max())
-        width = -(-longest // self._block_size)
+        length = int(lengths.max())
+        width = -(-length // self._block_size)
         table = np.zeros((len(items), width), np.int64)
         for row, item in enumerate(items):
             blocks = item.sequence.block_table[:width]
             table[row, : len(blocks)] = blocks
         mask = None
-        if int(lengths.min()) != longest:
-            visible = torch.from_numpy(np.arange(longest) < lengths[:, None])  # [B, L]
+        if len(items) > 1:
+            length = width * self._block_size  # whole blocks stay contiguous, which products need
+            visible = torch.from_numpy(np.arange(length) < lengths[:, None])  # [B, L]
             mask = self._mask(visible)[:, None, None]
-        return DecodePart(rows, self._on_device(table.reshape(-1)), longest, mask)
+        return DecodePart(rows, self._on_device(table.reshape(-1)), length, mask)
 
     def _prefill_part(self, item: ScheduledSequence, rows: slice) -> AttentionPart:
         if item.start == 0:
