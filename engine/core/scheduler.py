@@ -157,20 +157,27 @@ class Scheduler:
         """Append the drawn token and see whether it is the last."""
         token_id = row.token_id
         if token_id is None:
+            if _has_ended(sequence):
+                return self._stop(sequence, SequenceOutput(sequence))
             return self._fail(sequence, EngineError("the constraint allows no further token"))
         sequence.token_ids.append(token_id)
         output = SequenceOutput(sequence, logprobs=None if row.logprobs is None else [row.logprobs])
         if token_id in sequence.stop_ids and sequence.num_completion_tokens > sequence.sampling_params.min_tokens:
             output.num_hidden_tokens, output.logprobs = 1, None
-            output.finish_reason = InferenceFinishReason.Stop
-            self.finish(sequence)
-            return output
+            return self._stop(sequence, output)
         output.token_ids.append(token_id)
         if error := _follow_grammar(sequence, token_id):
             return self._fail(sequence, error)
+        if _has_ended(sequence):
+            return self._stop(sequence, output)
         if sequence.num_tokens >= sequence.max_length:
             output.finish_reason = InferenceFinishReason.Length
             self.finish(sequence)
+        return output
+
+    def _stop(self, sequence: Sequence, output: SequenceOutput) -> SequenceOutput:
+        self.finish(sequence)
+        output.finish_reason = InferenceFinishReason.Stop
         return output
 
     def _fail(self, sequence: Sequence, error: Exception) -> SequenceOutput:
@@ -184,6 +191,11 @@ class Scheduler:
 def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
     samples = num_tokens == sequence.num_uncomputed_tokens
     return ScheduledSequence(sequence, sequence.num_computed_tokens, num_tokens, samples)
+
+
+def _has_ended(sequence: Sequence) -> bool:
+    """Whether the sequence's grammar has ended: then it does, too, without waiting for a stop token."""
+    return sequence.matcher is not None and sequence.matcher.is_terminated()
 
 
 def _follow_grammar(sequence: Sequence, token_id: int) -> Exception | None:

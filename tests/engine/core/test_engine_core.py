@@ -216,10 +216,11 @@ def test_seeds_are_the_requests_own_or_drawn_repeatably_from_the_engines() -> No
 
 
 class FakeMatcher:
-    """Allows `allowed` tokens, then nothing; or raises."""
+    """Gives or raises its answers in turn; the grammar ends with the last one if `ends`."""
 
-    def __init__(self, answers: list[bool | Exception]) -> None:
+    def __init__(self, answers: list[bool | Exception], ends: bool = False) -> None:
         self.answers = list(answers)
+        self.ends = ends
 
     def accept_token(self, token_id: int) -> bool:
         answer = self.answers.pop(0)
@@ -232,17 +233,18 @@ class FakeMatcher:
     def rollback(self, num_tokens: int) -> None: ...
 
     def is_terminated(self) -> bool:
-        return False
+        return self.ends and not self.answers
 
 
 class FakeGrammar:
-    def __init__(self, answers: list[bool | Exception]) -> None:
+    def __init__(self, answers: list[bool | Exception], ends: bool = False) -> None:
         self.answers = answers
+        self.ends = ends
         self.stop_ids: frozenset[int] = frozenset()
 
     def new_matcher(self, stop_ids: frozenset[int]) -> FakeMatcher:
         self.stop_ids = stop_ids
-        return FakeMatcher(self.answers)
+        return FakeMatcher(self.answers, self.ends)
 
 
 class FakeFiller:
@@ -280,6 +282,28 @@ def test_a_constraint_that_fails_ends_its_sequence_alone(answers: list[bool | Ex
     results = run(core, requests)
     assert isinstance(results["bound"].error, EngineError)
     assert len(results["free"].token_ids) == 16
+
+
+@pytest.mark.parametrize("settings", [{"ignore_eos": True}, {"min_tokens": 9}, {"max_tokens": 3}])
+def test_a_sequence_ends_with_its_grammar_and_waits_for_no_stop_token(settings: dict[str, Any]) -> None:
+    ending = ConstraintHandle(FakeGrammar([True, True, True], ends=True))
+    requests = [
+        make_request("bound", [1, 2], constraint=ending, **settings),
+        make_request("free", [1], ignore_eos=True),
+    ]
+    results = run(constrained_core(FakeRunner()), requests)
+    assert len(results["bound"].token_ids) == 3
+    assert results["bound"].finish_reason is InferenceFinishReason.Stop
+    assert len(results["free"].token_ids) == 16
+
+
+def test_a_grammar_that_ended_before_the_first_token_stops_the_sequence() -> None:
+    runner = FakeRunner()
+    runner.empty_rows_of = {"bound"}
+    ended = ConstraintHandle(FakeGrammar([], ends=True))
+    results = run(constrained_core(runner), [make_request("bound", [1], ignore_eos=True, constraint=ended)])
+    assert results["bound"].finish_reason is InferenceFinishReason.Stop
+    assert results["bound"].token_ids == [] and results["bound"].error is None
 
 
 def test_a_row_with_an_empty_mask_ends_its_sequence_alone() -> None:

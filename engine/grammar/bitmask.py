@@ -1,0 +1,44 @@
+"""The masks of a step: one int32 word a 32 tokens, bit 1 = allowed, rows of unconstrained sequences all ones.
+
+Two buffers take turns, so that a copy of the last step's masks may still be under way while the next ones are filled.
+The grammars compute their rows in threads of their own, without the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llguidance import LLExecutor
+from numpy.typing import NDArray
+
+Bitmask = NDArray[np.int32]
+
+
+class BitmaskFiller:
+    """Implements `engine.core.grammar.BitmaskFiller` for matchers of this package."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._num_words = -(-vocab_size // 32)
+        self._buffers: list[Bitmask] = [np.empty((0, self._num_words), np.int32) for _ in range(2)]
+        self._executor: LLExecutor | None = None  # its threads start with the first constrained step
+
+    def fill(self, matchers: Sequence[Any]) -> Bitmask:
+        """int32 [len(matchers), ceil(vocab_size / 32)], valid until the second next call; see the protocol."""
+        rows = self._next_buffer(len(matchers))
+        rows.fill(-1)
+        bound = [(matcher.bound, row) for row, matcher in enumerate(matchers) if matcher and matcher.bound]
+        if bound:
+            self._executor = self._executor or LLExecutor()
+            self._executor.unsafe_compute_mask_ptr(bound, rows.ctypes.data, self._num_words * 4, len(rows))
+        for row, matcher in zip(rows, matchers, strict=True):
+            if matcher is not None:
+                matcher.mask_ends(row)
+        return rows
+
+    def _next_buffer(self, num_rows: int) -> Bitmask:
+        self._buffers.reverse()
+        if len(self._buffers[0]) < num_rows:
+            self._buffers[0] = np.empty((num_rows, self._num_words), np.int32)
+        return self._buffers[0][:num_rows]

@@ -1,0 +1,132 @@
+"""Compiles constraints in threads, once for equal content, and keeps the last ones.
+
+The first compile of a content is shared by everybody who waits for it; a waiter that leaves does not stop it. Refusals
+are kept like grammars. A thread cannot be killed, so the work is bounded by the grammar engine's own limits; whoever
+waits longer than `timeout_s` is told that the constraint is too complex.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits
+
+from engine.backend import ConstraintHandle, ConstraintRefusedError
+from engine.grammar.compiled_grammar import CompiledGrammar
+from engine.grammar.constraint_grammar import constraint_grammar
+from engine.grammar.json_rules import JsonRules
+from engine.grammar.vocabulary import Vocabulary
+from recipe.request import OutputConstraint
+
+_LIMITS = LLParserLimits(max_grammar_size=100_000, verbose_errors=False)
+_MAX_MASK_S = 0.2  # of CPU time for the first mask: whatever takes longer would hold up every step
+_NUM_THREADS = 2
+_MAX_REASON_CHARS = 400
+_SOURCE_PICTURE = re.compile(r"\n *\d+ \| ")
+
+
+class GrammarCompiler:
+    """A `ConstraintCompiler` for one model. All methods belong to the event loop's thread, but for `compile_now`."""
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        *,
+        max_entries: int = 256,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._vocabulary_source = (tokenizer_json, vocab_size, tuple(eos_token_ids))
+        self._max_entries = max_entries
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "grammar")
+        self._vocabulary: asyncio.Future[Vocabulary] | None = None
+        self._compiles: OrderedDict[OutputConstraint, asyncio.Future[ConstraintHandle]] = OrderedDict()
+
+    def warm_up(self) -> asyncio.Future[Vocabulary]:
+        """Start to read the tokenizer, which the first constraint would otherwise wait for."""
+        if self._vocabulary is None:
+            loop = asyncio.get_running_loop()
+            self._vocabulary = loop.run_in_executor(self._threads, Vocabulary, *self._vocabulary_source)
+            self._vocabulary.add_done_callback(_look_at_failure)
+        return self._vocabulary
+
+    async def compile(self, constraint: OutputConstraint) -> ConstraintHandle:
+        """The handle of `constraint`. Raises `ConstraintRefusedError` naming what cannot be enforced."""
+        compiling = self._compiles.get(constraint)
+        if compiling is None:
+            compiling = self._compiles[constraint] = asyncio.ensure_future(self._compile(constraint))
+            compiling.add_done_callback(_look_at_failure)
+        self._compiles.move_to_end(constraint)
+        while len(self._compiles) > self._max_entries:
+            self._compiles.popitem(last=False)
+        if compiling.done():
+            return compiling.result()
+        try:
+            return await asyncio.wait_for(asyncio.shield(compiling), self._timeout_s)
+        except TimeoutError:
+            raise ConstraintRefusedError(
+                f"the constraint is too complex: it does not compile in {self._timeout_s:g} s"
+            ) from None
+
+    def close(self) -> None:
+        """Start no further compile; those under way end in their threads. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _compile(self, constraint: OutputConstraint) -> ConstraintHandle:
+        try:
+            vocabulary = await asyncio.shield(self.warm_up())
+        except ValueError as error:
+            raise ConstraintRefusedError(f"this model's tokenizer cannot be constrained: {error}") from None
+        loop = asyncio.get_running_loop()
+        grammar = await loop.run_in_executor(self._threads, compile_grammar, constraint, vocabulary)
+        return ConstraintHandle(grammar)
+
+
+def compile_grammar(constraint: OutputConstraint, vocabulary: Vocabulary) -> CompiledGrammar:
+    """Compile in this thread, which gives the GIL away meanwhile. Raises `ConstraintRefusedError`."""
+
+    def error_of(lark: str) -> str:
+        return _reason(_matcher(lark, vocabulary))
+
+    source = constraint_grammar(constraint, vocabulary, JsonRules())
+    start = _matcher(source.lark, vocabulary)
+    if start.is_error():
+        source = constraint_grammar(constraint, vocabulary, JsonRules(error_of))
+        start = _matcher(source.lark, vocabulary)
+    _check(start)
+    return CompiledGrammar(start, source.gates, vocabulary)
+
+
+def _matcher(lark: str, vocabulary: Vocabulary) -> LLMatcher:
+    grammar = LLMatcher.grammar_from_lark(lark)
+    return LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=_LIMITS)
+
+
+def _check(start: LLMatcher) -> None:
+    """Raise `ConstraintRefusedError` for a grammar that is wrong, or too slow to follow."""
+    started = time.thread_time()
+    if not start.is_error():
+        start.compute_bitmask()
+    if start.is_error():
+        raise ConstraintRefusedError(f"the constraint cannot be enforced: {_reason(start)}")
+    if time.thread_time() - started > _MAX_MASK_S:
+        raise ConstraintRefusedError("the constraint is too complex: its tokens cannot be told fast enough")
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """What the grammar engine says, on one line, without its picture of the source; "" when nothing is wrong."""
+    return " ".join(_SOURCE_PICTURE.split(matcher.get_error())[0].split())[:_MAX_REASON_CHARS]
+
+
+def _look_at_failure(future: asyncio.Future[Any]) -> None:
+    """A refusal is raised to whoever waits; there may be nobody left."""
+    if not future.cancelled():
+        future.exception()

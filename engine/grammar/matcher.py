@@ -1,0 +1,115 @@
+"""One sequence's place in its grammar.
+
+    free ── gate ──► free ── gate ──► bound ── the grammar ends ──► terminated
+
+Free output is watched, not masked; bound output is masked by the grammar. Stop tokens are this matcher's business
+alone: the grammar's own end-of-sequence bits give way to the sequence's stop tokens, which are allowed exactly when the
+output may end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher
+
+from engine.grammar.gate import Gate, GateWatch, Opening
+from engine.grammar.vocabulary import Vocabulary
+
+
+class Matcher:
+    """Implements `engine.core.grammar.GrammarMatcher`. `bound` is the grammar's matcher once it holds, else None."""
+
+    def __init__(
+        self, start: LLMatcher, gates: tuple[Gate, ...], vocabulary: Vocabulary, stop_ids: frozenset[int]
+    ) -> None:
+        self._start = start
+        self._gates = gates
+        self._vocabulary = vocabulary
+        self._stop_ids = [token for token in stop_ids if token < vocabulary.vocab_size]
+        self._end_ids = sorted({*self._stop_ids, *vocabulary.eos_token_ids})
+        self._accepted: list[int] = []
+        self.bound: LLMatcher | None = None
+        self._watch: GateWatch | None = None
+        self._enter(0)
+
+    def accept_token(self, token_id: int) -> bool:
+        """Advance over `token_id`; false, and nothing changes, when the grammar does not allow it."""
+        if self.bound is None:
+            self._accept_free(token_id)
+        elif self.bound.try_consume_tokens([token_id]) != 1:
+            return False
+        self._accepted.append(token_id)
+        return True
+
+    def fill_bitmask(self, row: Any) -> None:
+        """Write the mask of the next token into `row`: int32 [ceil(vocab_size / 32)]."""
+        if self.bound is None:
+            row.fill(-1)
+        else:
+            self.bound.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self.mask_ends(row)
+
+    def mask_ends(self, row: Any) -> None:
+        """Correct a filled row: stop tokens where the output may end, nothing at all once the grammar has failed."""
+        if self.bound is not None and self.bound.is_error():
+            row.fill(0)
+            return
+        may_end = self._may_end()
+        words = row.view(np.uint32)
+        for token_id in self._end_ids:
+            bit = np.uint32(1 << (token_id % 32))
+            if may_end and token_id in self._stop_ids:
+                words[token_id // 32] |= bit
+            elif self.bound is not None or token_id in self._stop_ids:
+                words[token_id // 32] &= ~bit
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last `num_tokens` accepted tokens. Raises `ValueError` for more than there are."""
+        if not 0 <= num_tokens <= len(self._accepted):
+            raise ValueError(f"num_tokens must be in [0, {len(self._accepted)}]. Given: {num_tokens}")
+        kept = self._accepted[: len(self._accepted) - num_tokens]
+        self._accepted = []
+        self._enter(0)
+        for token_id in kept:
+            self.accept_token(token_id)
+
+    def is_terminated(self) -> bool:
+        """Whether the grammar has ended: only stop tokens are allowed from here."""
+        return self.bound is not None and self.bound.is_stopped() and not self.bound.is_error()
+
+    def _may_end(self) -> bool:
+        if self.bound is not None:
+            return bool(self.bound.is_accepting())
+        return self._watch is not None and self._watch.gate.may_end
+
+    def _enter(self, gate: int) -> None:
+        """Stand before gate number `gate`, or in the grammar behind the last one."""
+        self._gate = gate
+        is_free = gate < len(self._gates)
+        self._watch = GateWatch(self._gates[gate], self._vocabulary) if is_free else None
+        self.bound = None if is_free else self._start.deep_copy()
+
+    def _accept_free(self, token_id: int) -> None:
+        if self._watch is None or (passed := self._watch.accept(token_id)) is None:
+            return
+        opening, rest = passed
+        tokens = self._tokens_behind(opening, rest, self._watch.gate)
+        start = self._start.deep_copy()
+        if self._gate + 1 < len(self._gates):
+            self._enter(self._gate + 1)
+            for token in tokens:
+                self._accept_free(token)
+        elif start.try_consume_tokens(tokens) == len(tokens):
+            self._enter(self._gate + 1)
+            self.bound = start
+        elif not self._watch.gate.may_end:
+            self._enter(self._gate + 1)
+
+    def _tokens_behind(self, opening: Opening, rest: bytes, gate: Gate) -> list[int]:
+        """What the next phase has to take in when `opening` was passed with `rest` behind it."""
+        if not gate.replays:
+            return self._vocabulary.encode(rest)
+        marker = [] if opening.token_id is None else [opening.token_id]
+        return self._vocabulary.encode(opening.text) + marker + self._vocabulary.encode(rest)

@@ -1,0 +1,1 @@
+"""Grammars of tool calls, one module a markup."""
