@@ -1,5 +1,6 @@
 """Checks of constructor arguments, and values as the messages and reprs of this package show them."""
 
+import operator
 import unicodedata
 from collections.abc import Sequence
 from typing import TypeVar
@@ -8,6 +9,8 @@ from recipe.json_value import utf8_str
 
 _T = TypeVar("_T")
 _L = TypeVar("_L", bound=str)
+
+U32_MAX = 2**32 - 1
 
 _ESCAPES = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -23,6 +26,23 @@ def flag(name: str, value: object) -> bool:
     """Return `value` if it is a bool; numbers are not taken for one."""
     if not isinstance(value, bool):
         raise _wrong_type(name, value, "bool")
+    return value
+
+
+def instance(value: _T, kind: type[_T]) -> _T:
+    """Return `value` if it is of the type `kind`; else TypeError."""
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def u32(value: int) -> int:
+    """Return the integer; TypeError for another type, OverflowError outside [0, 2^32)."""
+    value = operator.index(value)
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError("Python int too large to convert to C long")
+    if not 0 <= value <= U32_MAX:
+        raise OverflowError("out of range integral type conversion attempted")
     return value
 
 

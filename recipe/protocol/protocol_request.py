@@ -22,14 +22,17 @@ B = TypeVar("B", bound=HasModel)
 class ProtocolRequest(ABC, Generic[B]):
     """A decoded request, to be converted once: conversion, even a failing one, consumes it.
 
-    Subclasses set `decoder` and implement `_convert`. Construction raises what `BodyDecoder.decode` raises.
+    Subclasses set the decoders and implement `_convert`. Construction raises what `BodyDecoder.decode` raises. The
+    fields of extensions are read if `extended`; what they do is a matter of the options of the conversion.
     """
 
     __slots__ = ("_body",)
     decoder: ClassVar[BodyDecoder]  # type: ignore[type-arg]
+    extended_decoder: ClassVar[BodyDecoder]  # type: ignore[type-arg]
 
-    def __init__(self, body: RequestBody) -> None:
-        self._body: B | None = self.decoder.decode(body)
+    def __init__(self, body: RequestBody, *, extended: bool = False) -> None:
+        decoder = self.extended_decoder if extended else self.decoder
+        self._body: B | None = decoder.decode(body)
 
     @property
     def model(self) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from recipe.errors import ConversionError
 from recipe.protocol.thinking import Thinking
-from recipe.request import ConversionOptions, InferenceOptions, ModelVersion, OutputConstraint
+from recipe.request import ConversionOptions, InferenceOptions, ModelVersion, OutputConstraint, SamplingDefaults
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
@@ -77,18 +77,19 @@ def resolve_inference(
 
     `has_tools` says whether the conversation ends up with tools.
     """
-    temperature, top_p = _round(requested.temperature), _round(requested.top_p)
-    _check_sampling(requested, temperature, top_p)
+    _check_sampling(requested, options.extensions.max_n)
     _check_logprobs(requested)
     _check_integers(requested, options.max_tokens_upper_bound(thinking.enabled))
+    temperature, top_p = _sampling(version, thinking.enabled, has_tools, requested, options.sampling_defaults)
     return InferenceOptions(
-        temperature=1.0 if thinking.enabled or temperature is None else temperature,
-        top_p=_resolve_top_p(version, thinking.enabled, has_tools, top_p),
+        temperature=temperature,
+        top_p=top_p,
         max_tokens=requested.max_tokens,
         logprobs=bool(requested.logprobs),
         top_logprobs=requested.top_logprobs,
         seed=requested.seed,
         output_constraint=constraint,
+        n=requested.n or 1,
     )
 
 
@@ -96,14 +97,16 @@ def _round(value: float | None) -> float | None:
     return None if value is None else f32(value)
 
 
-def _check_sampling(requested: RequestedInference, temperature: float | None, top_p: float | None) -> None:
-    if requested.n is not None and requested.n != 1:
-        raise ConversionError("Invalid n value (currently only n = 1 is supported)")
+def _check_sampling(requested: RequestedInference, max_n: int) -> None:
+    if requested.n is not None and not 1 <= requested.n <= max_n:
+        if max_n == 1:
+            raise ConversionError("Invalid n value (currently only n = 1 is supported)")
+        raise out_of_range("n", f"[1, {max_n}]")
     _check_penalty("presence_penalty", requested.presence_penalty)
     _check_penalty("frequency_penalty", requested.frequency_penalty)
-    if temperature is not None and not 0 <= temperature <= 2:
+    if requested.temperature is not None and not 0 <= f32(requested.temperature) <= 2:
         raise out_of_range("temperature", "[0, 2]")
-    if top_p is not None and not 0 < top_p <= 1:
+    if requested.top_p is not None and not 0 < f32(requested.top_p) <= 1:
         raise out_of_range("top_p", "(0, 1.0]")
 
 
@@ -137,7 +140,20 @@ def out_of_range(name: str, valid: str) -> ConversionError:
     return ConversionError(f"Invalid {name} value, the valid range of {name} is {valid}")
 
 
-def _resolve_top_p(version: ModelVersion, thinking: bool, has_tools: bool, requested: float | None) -> float:
+def _sampling(
+    version: ModelVersion, thinking: bool, has_tools: bool, requested: RequestedInference, defaults: SamplingDefaults
+) -> tuple[float, float]:
+    """Temperature and `top_p`: as requested with a chat template, else within what the DeepSeek models allow."""
+    temperature, top_p = _round(requested.temperature), _round(requested.top_p)
+    if version is ModelVersion.ChatTemplate:
+        return (
+            defaults.temperature if temperature is None else temperature,
+            defaults.top_p if top_p is None else top_p,
+        )
+    return 1.0 if thinking or temperature is None else temperature, _deepseek_top_p(version, thinking, has_tools, top_p)
+
+
+def _deepseek_top_p(version: ModelVersion, thinking: bool, has_tools: bool, requested: float | None) -> float:
     wanted = 1.0 if requested is None else requested
     if version is ModelVersion.DeepseekV41Flash:
         return max(wanted, f32(THINKING_TOP_P)) if thinking else 1.0

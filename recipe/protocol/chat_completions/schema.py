@@ -153,3 +153,29 @@ class ChatCompletionBody(RequestedInference, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"] | None = None
+
+
+class DeveloperItem(SystemItem, tag_field="role", tag="developer"):
+    """An extension: a system message by its newer name."""
+
+
+class ExtendedAssistantItem(AssistantItem, tag_field="role", tag="assistant", kw_only=True):
+    """An assistant message with the second name that some servers give its reasoning, and what is refused in it."""
+
+    reasoning: str | None = None
+    audio: Any = None
+    function_call: Any = None
+
+
+ExtendedMessageItem: TypeAlias = (
+    SystemItem | DeveloperItem | UserItem | ExtendedAssistantItem | ToolItem | LatestReminderItem
+)
+
+
+class ExtendedChatCompletionBody(ChatCompletionBody, kw_only=True):
+    """A request with the extensions of this protocol."""
+
+    messages: list[ExtendedMessageItem]  # type: ignore[assignment]  # each is a MessageItem
+    max_completion_tokens: U32 | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None

@@ -119,11 +119,11 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
 
 
 def _items(body: ResponsesBody, version: ModelVersion) -> list[tuple[int, InputItem]]:
-    """The items of the input with their indices; V4 knows no tool search, so its calls and outputs are left out."""
+    """The items of the input with their indices; calls and outputs of tool search are for V4.1 alone."""
     if body.input is None or isinstance(body.input, str):
         return []
     indexed = enumerate(body.input)
-    if version is ModelVersion.DeepseekV4Pro:
+    if version is not ModelVersion.DeepseekV41Flash:
         return [entry for entry in indexed if not isinstance(entry[1], ToolSearchCallItem | ToolSearchOutputItem)]
     return list(indexed)
 

@@ -49,6 +49,7 @@ LateTools: TypeAlias = Mapping[int, Sequence[ToolDefinition]]
 _KINDS: dict[ModelVersion, dict[str, type[SystemMessage] | type[UserMessage]]] = {
     ModelVersion.DeepseekV4Pro: {"system": SystemMessage, "developer": UserMessage, "user": UserMessage},
     ModelVersion.DeepseekV41Flash: {"system": SystemMessage, "developer": SystemMessage, "user": UserMessage},
+    ModelVersion.ChatTemplate: {"system": SystemMessage, "developer": SystemMessage, "user": UserMessage},
 }
 
 

@@ -21,7 +21,7 @@ class NamespaceNames:
     __slots__ = ("_join", "_known", "_taken", "tool_map")
 
     def __init__(self, version: ModelVersion, plain_names: Iterable[str] = ()) -> None:
-        self._join = _join_v4 if version is ModelVersion.DeepseekV4Pro else _join_v41
+        self._join = _join_v41 if version is ModelVersion.DeepseekV41Flash else _join_v4
         self._taken = set(plain_names)
         self._known: dict[tuple[str, str], str] = {}
         self.tool_map: dict[str, tuple[str, str]] = {}

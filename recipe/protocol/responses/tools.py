@@ -76,7 +76,7 @@ class ToolDeclarations:
 
     def _flat(self, namespace: NamespaceTool, tool: FunctionTool) -> FunctionTool:
         description = tool.description
-        if namespace.description and self._version is not ModelVersion.DeepseekV4Pro:
+        if namespace.description and self._version is ModelVersion.DeepseekV41Flash:
             description = f"{namespace.description}\n{description or ''}"
         name = self.names.declare(namespace.name, tool.name)
         return FunctionTool(name, description, tool.parameters, tool.strict)
@@ -87,7 +87,7 @@ class ToolDeclarations:
         return [FunctionTool(apply_patch.NAME, apply_patch.description(self._version), apply_patch.PARAMETERS)]
 
     def _tool_search(self, tool: ToolSearchTool, path: str) -> list[FunctionTool]:
-        if tool.execution != "client" or self._version is ModelVersion.DeepseekV4Pro:
+        if tool.execution != "client" or self._version is not ModelVersion.DeepseekV41Flash:
             return []
         return [FunctionTool(TOOL_SEARCH, tool.description, tool.parameters)]
 
