@@ -20,12 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from recipe.conversation import Conversation, ImageSource
 from recipe.encoding.chat_template import ChatTemplateEncoding
 from recipe.encoding.deepseek_v4 import DeepseekV4Encoding
 from recipe.encoding.deepseek_v41 import DeepseekV41Encoding
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.errors import ConversionError
+from recipe.prompt import SpecialToken
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
 from recipe.protocol.responses.convert import ResponsesRequest
@@ -38,6 +41,11 @@ _REQUESTS: dict[str, Any] = {
     "chat_completions": ChatCompletionRequest,
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
+}
+_TOOL_MARKUPS: dict[EncodingName, str] = {
+    "deepseek-v4": "deepseek-v4",
+    "deepseek-v4.1": "deepseek-v4.1",
+    "chat-template": "hermes",
 }
 
 
@@ -145,10 +153,25 @@ class Preparer:
             model=model,
             stream=converted.stream,
             max_tokens=max_tokens,
-            inference_options=converted.inference_options,
+            inference_options=self._inference_options(converted),
             parsing_options=converted.parsing_options,
             generator=generator,
         )
+
+    def _inference_options(self, converted: ConversationRequest) -> InferenceOptions:
+        """The options, with the constraint's beginning and markup as this model and prompt have them."""
+        options, parsing = converted.inference_options, converted.parsing_options
+        if options.output_constraint is None:
+            return options
+        stage = parsing.thinking_initial_stage
+        reasons = stage is not None and stage.starts_in_reasoning()
+        constraint = msgspec.structs.replace(
+            options.output_constraint,
+            tool_markup=_TOOL_MARKUPS[self.config.encoding],
+            begins_after=parsing.special_tokens.token(SpecialToken.ThinkingEnd) if reasons else "",
+            in_tool_block=parsing.starts_in_tool_calls,
+        )
+        return msgspec.structs.replace(options, output_constraint=constraint)
 
 
 def make_encoding(config: PrepareConfig) -> PromptEncoding:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.entrypoints.options import ServerOptions
+from engine.grammar.bitmask import BitmaskFiller
+from engine.grammar.compiler import GrammarCompiler
 from engine.runner.weights.model_files import ModelFiles
 
 
@@ -36,4 +38,11 @@ def make_core(files: ModelFiles, config: EngineConfig, say: Callable[[str], None
 
     say(f"imports: {time.perf_counter() - started:.2f} s")
     runner = ModelRunner.load(files, config, say)
-    return EngineCore(runner, config, files.eos_token_ids)
+    return EngineCore(runner, config, files.eos_token_ids, BitmaskFiller(runner.vocab_size))
+
+
+def make_compiler(files: ModelFiles, core: EngineCore) -> GrammarCompiler:
+    """The compiler of constraints for the engine of `make_core`; its tokenizer is being read already."""
+    compiler = GrammarCompiler(files.tokenizer_json, core.runner.vocab_size, files.eos_token_ids)
+    compiler.warm_up()
+    return compiler

@@ -59,7 +59,7 @@ class GenerationHandler:
         body = await read_body(request, self._max_body_bytes, self._body_timeout_s)
         response_id = protocol.new_id()
         prepared = await self._prepare(protocol, body, response_id)
-        engine_request = self._engine_request(prepared, request_id)
+        engine_request = await self._engine_request(prepared, request_id)
         if not prepared.stream:
             whole = WholeSink(protocol, response_id, prepared.model, int(time.time()), request_id)
             return await self._generate(prepared, engine_request, whole)
@@ -84,11 +84,13 @@ class GenerationHandler:
             raise ApiError(prepared.status, prepared.message)
         return prepared
 
-    def _engine_request(self, prepared: PreparedRequest, request_id: str) -> EngineRequest:
+    async def _engine_request(self, prepared: PreparedRequest, request_id: str) -> EngineRequest:
+        constraint = prepared.inference_options.output_constraint
         return EngineRequest(
             request_id=request_id,
             prompt_token_ids=array("I", prepared.token_ids),
             sampling_params=sampling_params(prepared, self._default_seed),
+            constraint=None if constraint is None else await self._backend.compile(constraint),
             stream=prepared.stream,
         )
 

@@ -120,12 +120,14 @@ async def _start_backend(
         stack.push_async_callback(mock.aclose)
         return mock
     from engine.backends.local import LocalBackend
-    from engine.entrypoints.assembly import engine_config, make_core
+    from engine.entrypoints.assembly import engine_config, make_compiler, make_core
 
     config = engine_config(options, max_model_len)
     local = LocalBackend.start(lambda: make_core(files, config, phases.say), system_fingerprint=files.fingerprint)
     stack.push_async_callback(local.aclose)
-    await local.started()
+    compiler = make_compiler(files, await local.started())
+    stack.callback(compiler.close)
+    local.compiler = compiler
     return local
 
 
