@@ -14,8 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.runner.kv_cache import LayerCache
-
-_PRODUCTS_FROM = 4  # decodes in a batch
+from engine.runner.product_attention import attend_chunk, attend_decodes, decodes_by_products, uses_products
 
 
 class AttentionPart(Protocol):
@@ -35,8 +34,7 @@ class DecodePart:
     """Sequences with one new token each.
 
     `blocks` is the padded block table, flat `[B * blocks a row]`; of each row's tokens the first `length` are read.
-    `mask` is `[B, 1, 1, length]`, zero or -inf, or None when there is nothing to hide. Many rows in bfloat16 on a CPU
-    are computed as plain products: the library's kernel is made for long queries, and takes up to twice as long there.
+    `mask` is `[B, 1, 1, length]`, zero or -inf, or None when there is nothing to hide.
     """
 
     rows: slice | torch.Tensor
@@ -52,8 +50,8 @@ class DecodePart:
         keys = cache.gather(cache.keys, self.blocks, batch, self.length)  # [B, kv_heads, L, D]
         values = cache.gather(cache.values, self.blocks, batch, self.length)
         folded = query.view(batch, kv_heads, heads // kv_heads, dim)
-        if batch >= _PRODUCTS_FROM and query.dtype is torch.bfloat16 and query.device.type == "cpu":
-            return _attend_by_products(folded, keys, values, self.mask, scale)
+        if decodes_by_products(query.device, query.dtype, batch):
+            return attend_decodes(folded, keys, values, self.mask, scale)
         out = scaled_dot_product_attention(folded, keys, values, self.mask, scale=scale)
         return out.reshape(batch, heads, dim)
 
@@ -67,10 +65,13 @@ class PrefillPart:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: LayerCache, scale: float
     ) -> torch.Tensor:
+        keys, values = key.transpose(0, 1), value.transpose(0, 1)  # [kv_heads, T, D]
+        if uses_products(query.device, query.dtype):
+            return attend_chunk(query, keys, values, scale)
         out = scaled_dot_product_attention(
             query.transpose(0, 1).unsqueeze(0),
-            key.transpose(0, 1).unsqueeze(0),
-            value.transpose(0, 1).unsqueeze(0),
+            keys.unsqueeze(0),
+            values.unsqueeze(0),
             is_causal=True,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
@@ -80,12 +81,15 @@ class PrefillPart:
 
 @dataclass(slots=True)
 class ContinuedPrefillPart:
-    """A chunk of one sequence behind a cached prefix of it; `mask` is `[group * T, L]`, zero or -inf."""
+    """A chunk of one sequence behind a cached prefix of it, `length` tokens in all.
+
+    `mask` is `[group * T, length]`, zero or -inf; None where attention is computed as products, which need none.
+    """
 
     rows: slice | torch.Tensor
     blocks: torch.Tensor
     length: int
-    mask: torch.Tensor
+    mask: torch.Tensor | None
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache: LayerCache, scale: float
@@ -95,26 +99,8 @@ class ContinuedPrefillPart:
         group = heads // kv_heads
         keys = cache.gather(cache.keys, self.blocks, 1, self.length)  # [1, kv_heads, L, D]
         values = cache.gather(cache.values, self.blocks, 1, self.length)
+        if self.mask is None:
+            return attend_chunk(query, keys[0], values[0], scale)
         folded = query.view(tokens, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, group * tokens, dim)
         out = scaled_dot_product_attention(folded, keys, values, self.mask, scale=scale)
         return out.view(kv_heads, group, tokens, dim).permute(2, 0, 1, 3).reshape(tokens, heads, dim)
-
-
-def _attend_by_products(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
-) -> torch.Tensor:
-    """`query` `[B, kv_heads, group, D]`, `keys` and `values` `[B, kv_heads, L, D]` -> `[B, heads, D]`.
-
-    Keys lie as `[B, L, kv_heads * D]`. Each query is widened to that, zero but for its own KV head, so that one product
-    a sequence serves all heads and nothing is copied.
-    """
-    batch, kv_heads, group, dim = query.shape
-    own = torch.eye(kv_heads, dtype=query.dtype).view(1, kv_heads, 1, kv_heads, 1)
-    wide = (query.unsqueeze(3) * own).view(batch, kv_heads * group, kv_heads * dim)
-    flat_keys, flat_values = (stored.transpose(1, 2).flatten(2) for stored in (keys, values))  # [B, L, kv_heads * D]
-    scores = torch.bmm(wide, flat_keys.transpose(1, 2)).float().mul_(scale)  # [B, heads, L]
-    if mask is not None:
-        scores.add_(mask.squeeze(1))
-    out = torch.bmm(scores.softmax(dim=-1).to(query.dtype), flat_values)
-    own_parts = out.view(batch, kv_heads, group, kv_heads, dim).diagonal(dim1=1, dim2=3)  # [B, group, D, kv_heads]
-    return own_parts.permute(0, 3, 1, 2).reshape(batch, kv_heads * group, dim)

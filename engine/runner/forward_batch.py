@@ -18,6 +18,7 @@ import torch
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.attention import AttentionPart, ContinuedPrefillPart, DecodePart, PrefillPart
 from engine.runner.kv_cache import LayerCache
+from engine.runner.product_attention import uses_products
 
 _WASTE_ALLOWED = 2  # decodes are split by length when padding exceeds this multiple of what is there
 
@@ -123,8 +124,10 @@ class BatchBuilder:
             return PrefillPart(rows)
         end = item.start + item.num_tokens
         table = np.asarray(item.sequence.block_table[: -(-end // self._block_size)], np.int64)
-        visible = torch.arange(end) <= torch.arange(item.start, end)[:, None]  # [T, L]
-        mask = self._mask(visible).repeat(self._group, 1)  # [group * T, L]
+        mask = None
+        if not uses_products(self._device, self._dtype):
+            visible = torch.arange(end) <= torch.arange(item.start, end)[:, None]  # [T, L]
+            mask = self._mask(visible).repeat(self._group, 1)  # [group * T, L]
         return ContinuedPrefillPart(rows, self._on_device(table), end, mask)
 
     def _mask(self, visible: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from engine.core.sequence import Sequence
 from engine.runner.weights.model_files import open_model
 from tests.engine.runner.driving import Driver, load, make_sequence
 from tests.engine.runner.small_models import BASE, make_reference, save_directory
@@ -115,12 +116,21 @@ def test_what_lies_in_reused_blocks_does_not_matter(pair: tuple[LlamaForCausalLM
         driver.release(*pairs)
 
 
-def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
+def test_bfloat16_stays_near_float32_in_every_kind_of_step(tmp_path: Path) -> None:
     reference = make_reference()
     driver = Driver(load(open_model(str(save_directory(reference, tmp_path))), dtype="bfloat16", kv_cache_mib=8))
-    sequence = driver.add(make_sequence(tokens(30, 1)))
-    for _ in range(5):
-        wanted = expected(reference, sequence.token_ids)
-        logits = driver.logits((sequence, len(sequence.token_ids) - sequence.num_computed_tokens))[0]
-        assert float((logits - wanted).norm() / wanted.norm()) < 0.05
-        sequence.token_ids.append(11)
+    sequences = [driver.add(make_sequence(tokens(length, length))) for length in (200, 150, 30, 17, 3)]
+
+    def compare(*chunks: tuple[Sequence, int]) -> None:
+        complete = [sequence for sequence, num in chunks if sequence.num_computed_tokens + num == sequence.num_tokens]
+        logits = driver.logits(*chunks)
+        wanted = torch.stack([expected(reference, sequence.token_ids) for sequence in complete])
+        assert float((logits - wanted).norm(dim=-1).div(wanted.norm(dim=-1)).max()) < 0.1
+
+    compare(*((sequence, sequence.num_tokens) for sequence in sequences[1:]))
+    driver.logits((sequences[0], 20))
+    compare((sequences[0], 180))
+    for batch in (sequences, sequences[:2], sequences[:1], sequences):
+        for sequence in batch:
+            sequence.token_ids.append(11)
+        compare(*((sequence, 1) for sequence in batch))
