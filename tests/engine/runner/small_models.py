@@ -88,6 +88,8 @@ def save_gguf(model: LlamaForCausalLM, path: Path, storage: str = "F32", **metad
         array = _interleaved(weight.numpy(), next((heads[key] for key in heads if key in name), 0))
         kind = gguf.GGMLQuantizationType[storage if array.ndim == 2 else "F32"]
         writer.add_tensor(names.get_name(name, (".weight",)), gguf.quants.quantize(array, kind), raw_dtype=kind)
+    if config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", _rope_factors(model))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -117,3 +119,10 @@ def _interleaved(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any
             out[head * dim + 2 * i] = array[head * dim + i]
             out[head * dim + 2 * i + 1] = array[head * dim + i + dim // 2]
     return out
+
+
+def _rope_factors(model: LlamaForCausalLM) -> np.ndarray[Any, Any]:
+    """By how much scaling slows each frequency: how GGUF files hold it."""
+    config = model.config
+    pairs = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
+    return (config.rope_parameters["rope_theta"] ** -pairs / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)

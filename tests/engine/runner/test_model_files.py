@@ -67,6 +67,14 @@ def test_tied_embeddings_give_the_same_logits_from_both_formats(tmp_path: Path) 
     assert torch.allclose(from_directory, last_logits(save_gguf(reference, tmp_path / "tied.gguf")), atol=1e-5)
 
 
+def test_llama_3_rope_scaling_is_a_tensor_in_gguf(tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16}
+    reference = make_reference(rope_parameters={**scaling, "low_freq_factor": 1.0, "high_freq_factor": 4.0})
+    scaled = last_logits(save_directory(reference, tmp_path / "scaled"))
+    assert torch.allclose(scaled, last_logits(save_gguf(reference, tmp_path / "scaled.gguf")), atol=1e-4)
+    assert not torch.allclose(scaled, last_logits(save_directory(make_reference(), tmp_path / "plain")), atol=1e-2)
+
+
 @pytest.mark.parametrize("storage", ["F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4"])
 def test_a_quantised_file_is_dequantised_as_the_package_does(tmp_path: Path, storage: str) -> None:
     reference = make_reference(hidden_size=64, intermediate_size=96, num_attention_heads=8)
