@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["LLM", "SamplingParams"]
 
-_HOMES = {"LLM": "engine.entrypoints.llm", "SamplingParams": "engine.core.sampling_params"}
+_HOMES = {"LLM": "engine.entrypoints.llm", "SamplingParams": "engine.entrypoints.sampling_params"}
 
 
 def __getattr__(name: str) -> Any:

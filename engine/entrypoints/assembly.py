@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.tokenizer_source import with_tokenizer
 from engine.grammar.bitmask import BitmaskFiller
 from engine.grammar.compiler import GrammarCompiler
-from engine.runner.weights.model_files import ModelFiles
+from engine.runner.weights.model_files import ModelFiles, open_model
+
+
+def open_files(options: ServerOptions) -> ModelFiles:
+    """Everything but the weights: the model's files, with another tokenizer and chat template where they are named."""
+    files = open_model(options.model, revision=options.revision, chat_template_file=options.chat_template)
+    if options.tokenizer is None:
+        return files
+    changed = with_tokenizer(files, options.tokenizer, options.tokenizer_revision)
+    return changed if options.chat_template is None else replace(changed, chat_template=files.chat_template)
 
 
 def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
     """The engine's share of the program's options; raises `ConfigError`."""
     return EngineConfig(
         model=options.model or "",
+        tokenizer=options.tokenizer,
         revision=options.revision,
+        tokenizer_revision=options.tokenizer_revision,
         device=options.device,
         dtype=options.dtype,
         max_model_len=max_model_len,
@@ -26,6 +39,7 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         kv_cache_mib=options.kv_cache_mib,
         gpu_memory_utilization=options.gpu_memory_utilization,
         enable_prefix_caching=options.prefix_cache,
+        stop_preempted_request=options.stop_preempted_request,
         num_threads=options.threads,
         seed=options.seed,
     )
