@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.backend import DeadlineExceededError, EngineDeadError, EngineError, RequestRefusedError
+from engine.entrypoints.preparation import PoolClosedError, PreparationTimeoutError
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,11 @@ class ApiError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def word(self) -> str:
+        """What logs and metrics call it."""
+        return self.code or _OPENAI_TYPES.get(self.status, "server_error")
+
 
 Envelope = Callable[[ApiError, str], bytes]
 """Makes the body of an error response from the error and the request's ID."""
@@ -89,6 +95,14 @@ def anthropic_envelope(error: ApiError, request_id: str) -> bytes:
     return msgspec.json.encode({"type": "error", "error": detail, "request_id": request_id})
 
 
+_OVERLOAD_STATUS: dict[Envelope, int] = {anthropic_envelope: 529}
+
+
+def status_of(error: ApiError, envelope: Envelope) -> int:
+    """The HTTP status of `error` in that protocol: an overload has a status of its own in some."""
+    return _OVERLOAD_STATUS.get(envelope, error.status) if error.code == "overloaded" else error.status
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """Map an exception to what the client is told; what we did not foresee is a logged 500."""
     match error:
@@ -97,9 +111,15 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         case RequestRefusedError():
             return ApiError(400, str(error))
         case DeadlineExceededError():
-            return ApiError(504, str(error) or "the request ran into its time limit", code="deadline_exceeded")
+            return ApiError(504, str(error) or "the request ran into its time limit", code="request_timeout")
+        case PreparationTimeoutError():
+            return ApiError(504, str(error), code="preparation_timeout")
+        case PoolClosedError():
+            return ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=5)
         case EngineDeadError():
-            return ApiError(503, "the engine has stopped; the server is restarting", retry_after_s=5)
+            return ApiError(
+                503, "the engine has stopped; the server is restarting", code="engine_dead", retry_after_s=5
+            )
         case EngineError():
             logger.error("request %s failed in the engine: %s", request_id, error)
             return ApiError(500, f"the engine could not complete the request: {error}")

@@ -1,30 +1,57 @@
-"""One handler for the three protocols: body → prepared request → engine → events → frames or one whole body.
+"""One handler for the three protocols, from the headers of a request to the last byte of its answer.
 
-A generation has one owner, `Generator.run`: whatever ends it — the last token, a stop string, a failure, a client
-that left — the backend stream is closed to its end, then the processor.
+    admit ─► read body ─► prepare ─► compile ─► submit ─► infer ─► deliver          phases of the request's lifeline
+
+Whatever ends a generation — the last token, a stop string, a failure, a time limit, a client that left — the backend
+stream is closed to its end, then the processor, then the permit is given back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from engine.backend import Backend, EngineError, EngineRequest
+from engine.backend import Backend, ConstraintHandle, EngineError, EngineRequest
 from engine.core.sampling_params import SamplingParams
+from engine.entrypoints.admission import Admission, Permit
 from engine.entrypoints.cleanup import run_to_completion
 from engine.entrypoints.errors import ApiError, as_api_error
+from engine.entrypoints.http_request import HttpRequest
 from engine.entrypoints.http_server import read_body
-from engine.entrypoints.preparation import PreparationPool, PreparationTimeoutError
-from engine.entrypoints.protocols import WireProtocol
+from engine.entrypoints.lifeline import Clock, Lifeline, Phase
+from engine.entrypoints.preparation import PreparationPool
+from engine.entrypoints.protocols import StreamSoFar, WireProtocol
 from engine.entrypoints.sinks import Sink, SseSink, WholeSink
+from engine.entrypoints.telemetry import RequestTrace, Telemetry
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.prepare import PreparedRequest, RejectedRequest, prepare
+from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
+
+_YES = frozenset({"1", "true", "on", "yes"})
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and its answer, as far as they have come."""
+
+    request: HttpRequest
+    protocol: WireProtocol
+    response_id: str
+    trace: RequestTrace
+    permit: Permit | None = None
+    sink: Sink | None = None
+
+    @property
+    def lifeline(self) -> Lifeline:
+        return self.trace.lifeline
 
 
 class GenerationHandler:
@@ -35,79 +62,140 @@ class GenerationHandler:
         backend: Backend,
         pool: PreparationPool,
         tokenizer: Tokenizer | None,
+        admission: Admission,
+        clock: Clock,
+        telemetry: Telemetry,
         *,
         max_body_bytes: int,
-        body_timeout_s: float,
         default_seed: int | None,
     ) -> None:
         self._backend = backend
         self._pool = pool
         self._tokenizer = tokenizer
+        self._admission = admission
+        self._clock = clock
+        self._telemetry = telemetry
         self._max_body_bytes = max_body_bytes
-        self._body_timeout_s = body_timeout_s
         self._default_seed = default_seed
 
-    def route(self, protocol: WireProtocol) -> Callable[[web.BaseRequest, str], Any]:
+    def route(self, protocol: WireProtocol) -> Callable[[HttpRequest, str], Any]:
         """The HTTP handler of `protocol`."""
 
-        async def handle(request: web.BaseRequest, request_id: str) -> web.StreamResponse:
-            return await self._serve(request, request_id, protocol)
+        async def handle(request: HttpRequest, request_id: str) -> web.StreamResponse:
+            key = None if request.key is None else request.key.name
+            trace = RequestTrace(request_id, protocol.name, key, Lifeline(self._clock))
+            trace.shows_timings = request.headers.get("x-timings", "").lower() in _YES
+            return await self._serve(Exchange(request, protocol, protocol.new_id(), trace))
 
         return handle
 
-    async def _serve(self, request: web.BaseRequest, request_id: str, protocol: WireProtocol) -> web.StreamResponse:
-        body = await read_body(request, self._max_body_bytes, self._body_timeout_s)
-        response_id = protocol.new_id()
-        prepared = await self._prepare(protocol, body, response_id)
-        engine_request = await self._engine_request(prepared, request_id)
-        if not prepared.stream:
-            whole = WholeSink(protocol, response_id, prepared.model, int(time.time()), request_id)
-            return await self._generate(prepared, engine_request, whole)
-        sink = SseSink(request, protocol, request_id)
+    async def _serve(self, exchange: Exchange) -> web.StreamResponse:
+        """Run the exchange, and account for it however it ends."""
+        trace = exchange.trace
         try:
-            return await self._generate(prepared, engine_request, sink)
-        except ConnectionError:
+            with self._admission.admit(exchange.request.key) as exchange.permit, exchange.lifeline:
+                return await self._run(exchange, exchange.permit)
+        except (asyncio.CancelledError, ConnectionError):
+            trace.status, trace.outcome = 499, "disconnected"
             raise
         except Exception as error:
-            if not sink.started:
-                raise
-            return await sink.abort(protocol.error_frame(as_api_error(error, request_id), request_id))
+            told = as_api_error(error, trace.request_id)
+            trace.status, trace.outcome = told.status, told.word
+            if exchange.sink is None or not exchange.sink.started:
+                raise told from error
+            return exchange.sink.fail(told)
+        finally:
+            self._telemetry.finish(trace)
 
-    async def _prepare(self, protocol: WireProtocol, body: bytes, response_id: str) -> PreparedRequest:
-        try:
-            prepared: PreparedRequest | RejectedRequest = await self._pool.run(
-                prepare, protocol.name, body, response_id
-            )
-        except PreparationTimeoutError as error:
-            raise ApiError(503, str(error), code="preparation_timeout", retry_after_s=1) from None
+    async def _run(self, exchange: Exchange, permit: Permit) -> web.StreamResponse:
+        """The pipeline of one request."""
+        trace, lifeline = exchange.trace, exchange.lifeline
+        trace.body = await read_body(exchange.request, self._max_body_bytes)
+        lifeline.enter(Phase.PREPARE)
+        prepared = await self._prepare(exchange, trace.body)
+        constraint = await self._compile(exchange, prepared)
+        engine_request = self._engine_request(exchange, prepared, constraint)
+        exchange.sink = self._sink(exchange, prepared)
+        permit.submit(len(engine_request.prompt_token_ids))
+        lifeline.enter(Phase.QUEUE)
+        return await self._generate(exchange, prepared, engine_request, exchange.sink)
+
+    async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:
+        prepared: PreparedRequest | RejectedRequest = await self._pool.run(
+            prepare, exchange.protocol.name, body, exchange.response_id
+        )
         if isinstance(prepared, RejectedRequest):
             raise ApiError(prepared.status, prepared.message)
+        exchange.trace.stream = prepared.stream
         return prepared
 
-    async def _engine_request(self, prepared: PreparedRequest, request_id: str) -> EngineRequest:
+    async def _compile(self, exchange: Exchange, prepared: PreparedRequest) -> ConstraintHandle | None:
         constraint = prepared.inference_options.output_constraint
+        if constraint is None:
+            return None
+        exchange.lifeline.enter(Phase.COMPILE)
+        return await self._backend.compile(constraint)
+
+    def _engine_request(
+        self, exchange: Exchange, prepared: PreparedRequest, constraint: ConstraintHandle | None
+    ) -> EngineRequest:
+        key, deadline = exchange.request.key, exchange.lifeline.deadline
         return EngineRequest(
-            request_id=request_id,
+            request_id=exchange.trace.request_id,
             prompt_token_ids=array("I", prepared.token_ids),
             sampling_params=sampling_params(prepared, self._default_seed),
-            constraint=None if constraint is None else await self._backend.compile(constraint),
+            constraint=constraint,
             stream=prepared.stream,
+            priority=0 if key is None else key.priority,
+            deadline=None if deadline == float("inf") else deadline,
         )
 
+    @staticmethod
+    def _sink(exchange: Exchange, prepared: PreparedRequest) -> Sink:
+        identity = (exchange.response_id, prepared.model, int(time.time()))
+        if not prepared.stream:
+            return WholeSink(exchange.protocol, exchange.trace, identity)
+        so_far = StreamSoFar(exchange.trace.request_id, *identity)
+        return SseSink(exchange.request, exchange.protocol, exchange.trace, so_far)
+
     async def _generate(
-        self, prepared: PreparedRequest, engine_request: EngineRequest, sink: Sink
+        self, exchange: Exchange, prepared: PreparedRequest, engine_request: EngineRequest, sink: Sink
     ) -> web.StreamResponse:
         """Run one generation into `sink`; its cleanup is awaited to the end even when cancelled twice."""
         processor: StreamProcessor[Any] = StreamProcessor(prepared.generator, prepared.parsing_options, self._tokenizer)
         chunks = self._backend.infer(engine_request)
         try:
             async for chunk in chunks:
-                await sink.push(processor.push(chunk), chunk.prompt_usage)
+                self._note(exchange, chunk)
+                sink.push(processor.push(chunk), chunk.prompt_usage)
                 if processor.finished:
-                    return await sink.finish()
+                    exchange.trace.outcome = "ok"
+                    return sink.finish()
+                if sink.is_congested:
+                    exchange.lifeline.enter(Phase.SEND)
+                    await sink.drain()
+                    exchange.lifeline.enter(Phase.DECODE)
             raise EngineError("the engine's stream ended without a finish")
         finally:
             await run_to_completion(self._clean_up(chunks, processor))
+
+    def _note(self, exchange: Exchange, chunk: InferenceChunk) -> None:
+        """Take a chunk into the accounts: phase, times, tokens."""
+        trace, lifeline = exchange.trace, exchange.lifeline
+        number = chunk.token_count or len(chunk.token_ids or ())
+        if number:
+            trace.completion_tokens += number
+            gap_s = lifeline.enter(Phase.DECODE if trace.stream else Phase.GENERATE)
+            if lifeline.first_token_at is None:
+                lifeline.first_token_at = lifeline.since
+                self._telemetry.metrics.first_token.observe(lifeline.since - lifeline.opened_at)
+            elif trace.stream:
+                self._telemetry.metrics.inter_token.observe(gap_s)
+        elif chunk.prompt_usage is not None and lifeline.phase is Phase.QUEUE and exchange.permit is not None:
+            exchange.permit.start()
+            lifeline.enter(Phase.PREFILL)
+            trace.prompt_tokens = chunk.prompt_usage.prompt_tokens
+            trace.cached_tokens = chunk.prompt_usage.prompt_cache_hit_tokens
 
     @staticmethod
     async def _clean_up(chunks: Any, processor: StreamProcessor[Any]) -> None:

@@ -10,14 +10,20 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from engine.entrypoints.errors import ApiError, Envelope, as_api_error, openai_envelope
+from engine.entrypoints.auth import KeyRing
+from engine.entrypoints.connection import Connection, ConnectionLimits
+from engine.entrypoints.cors import Cors
+from engine.entrypoints.errors import ApiError, Envelope, as_api_error, openai_envelope, status_of
+from engine.entrypoints.http_request import HttpRequest
 
-Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+Handler = Callable[[Any, str], Awaitable[web.StreamResponse]]
+"""Takes an `HttpRequest` and its ID."""
 
 JSON_TYPE = "application/json"
 MAX_REQUEST_ID_CHARS = 128
@@ -25,10 +31,11 @@ MAX_REQUEST_ID_CHARS = 128
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler and the envelope of its errors. `handler(request, request_id)`."""
+    """A handler and the envelope of its errors. A public route needs no API key."""
 
     handler: Handler
     envelope: Envelope = openai_envelope
+    is_public: bool = False
 
 
 class RouteTable:
@@ -64,30 +71,40 @@ class RouteTable:
 class HttpServer:
     """Dispatches requests. `server()` makes the aiohttp server that calls it; `max_body_bytes` bounds a body."""
 
-    def __init__(self, routes: RouteTable, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        *,
+        max_body_bytes: int,
+        keys: KeyRing | None = None,
+        cors: Cors | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
         self._routes = routes
         self._max_body_bytes = max_body_bytes
+        self._keys = keys or KeyRing(())
+        self._cors = cors or Cors(())
+        self._limits = limits or ConnectionLimits()
 
     def server(self) -> web.Server:
         """An aiohttp low-level server; use it with `web.ServerRunner`."""
-        return _JsonErrorServer(
-            self.handle, request_factory=self._make_request, handler_cancellation=True, access_log=None
-        )
+        return _Server(self.handle, self._limits, request_factory=self._make_request, handler_cancellation=True)
 
-    def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> HttpRequest:
         loop = asyncio.get_running_loop()
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes)
+        return HttpRequest(message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: HttpRequest) -> web.StreamResponse:
         request_id = request_id_of(request)
         envelope: Envelope = openai_envelope
         try:
+            request.extra_headers = self._cors.headers_for(request.headers)
             methods = self._routes.find(request.path)
             if methods:
                 envelope = next(iter(methods.values())).envelope
+            if request.method == "OPTIONS" and methods:
+                return self._options_response(request, methods, request_id)
             route = self._choose(request, methods)
-            if route is None:
-                return _options_response(methods, request_id)
             return await route.handler(request, request_id)
         except asyncio.CancelledError:
             raise
@@ -96,43 +113,46 @@ class HttpServer:
         except Exception as error:
             return error_response(as_api_error(error, request_id), envelope, request_id)
 
-    @staticmethod
-    def _choose(request: web.BaseRequest, methods: dict[str, Route]) -> Route | None:
-        """The route of a request; None for OPTIONS."""
+    def _choose(self, request: HttpRequest, methods: dict[str, Route]) -> Route:
+        """The route of a request that may use it."""
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        if route is None or not route.is_public:
+            request.key = self._keys.identify(request.headers)
+        if route is not None:
+            return route
         if not methods:
             raise ApiError(404, f"there is no route {request.path[:200]}", code="not_found")
-        method = "GET" if request.method == "HEAD" else request.method
-        if method in methods:
-            return methods[method]
-        if method == "OPTIONS":
-            return None
-        raise ApiError(405, f"{request.path[:200]} does not take {method[:20]}; use {' or '.join(methods)}")
+        raise ApiError(405, f"{request.path[:200]} does not take {request.method[:20]}; use {' or '.join(methods)}")
+
+    @staticmethod
+    def _options_response(request: HttpRequest, methods: dict[str, Route], request_id: str) -> web.Response:
+        allowed = ", ".join(sorted({*methods, "OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))
+        headers = {"Allow": allowed, "x-request-id": request_id}
+        if any(name == "Access-Control-Allow-Origin" for name, _ in request.extra_headers):
+            headers |= Cors.preflight_headers(request.headers, allowed)
+        return web.Response(status=204, headers=headers)
 
 
-class _JsonErrorServer(web.Server):
-    """A server whose protocol-level failures (malformed HTTP) are JSON too."""
+class _Server(web.Server):
+    """A server whose connections are ours: limits on headers, and protocol-level failures in JSON."""
+
+    def __init__(self, handler: Any, limits: ConnectionLimits, **options: Any) -> None:
+        super().__init__(handler, access_log=None, **limits.aiohttp_options(), **options)
+        self._limits = limits
 
     def __call__(self) -> web.RequestHandler:
-        return _JsonErrorHandler(self, loop=asyncio.get_running_loop(), **self._kwargs)
+        return Connection(self, self._limits, _malformed_response, loop=asyncio.get_running_loop(), **self._kwargs)
 
 
-class _JsonErrorHandler(web.RequestHandler):
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if isinstance(exc, HttpProcessingError) or status < 500:
-            error = ApiError(status, "malformed HTTP request")
-        else:
-            error = as_api_error(exc or RuntimeError(message or "unknown failure"), "")
-        response = error_response(error, openai_envelope, "")
-        response.force_close()
-        return response
+def _malformed_response(status: int, error: BaseException | None) -> web.Response:
+    """What is answered to bytes that were no request, or that kept us waiting."""
+    if isinstance(error, HttpProcessingError):
+        told = ApiError(400, "malformed HTTP request")
+    else:
+        told = as_api_error(error or RuntimeError(f"status {status}"), "")
+    response = error_response(told, openai_envelope, "")
+    response.force_close()
+    return response
 
 
 def request_id_of(request: web.BaseRequest) -> str:
@@ -145,37 +165,39 @@ def request_id_of(request: web.BaseRequest) -> str:
 
 def error_response(error: ApiError, envelope: Envelope, request_id: str) -> web.Response:
     """`error` as a response."""
-    response = json_response(envelope(error, request_id), request_id, status=error.status)
+    headers = {}
     if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    return response
+        headers["Retry-After"] = str(max(1, ceil(error.retry_after_s)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    status = status_of(error, envelope)
+    return json_response(envelope(error, request_id), request_id, status=status, headers=headers)
 
 
-def json_response(body: bytes | str, request_id: str, *, status: int = 200) -> web.Response:
+def json_response(
+    body: bytes | str, request_id: str, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """A JSON response with its request ID in the headers both SDKs read."""
     data = body.encode() if isinstance(body, str) else body
-    headers = {"x-request-id": request_id, "request-id": request_id}
-    return web.Response(body=data, status=status, content_type=JSON_TYPE, headers=headers)
+    all_headers = {"x-request-id": request_id, "request-id": request_id, **(headers or {})}
+    return web.Response(body=data, status=status, content_type=JSON_TYPE, headers=all_headers)
 
 
-def _options_response(methods: dict[str, Route], request_id: str) -> web.Response:
-    allowed = ", ".join(sorted({*methods, "OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))
-    return web.Response(status=204, headers={"Allow": allowed, "x-request-id": request_id})
-
-
-async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body, after answering `Expect: 100-continue`; raises a 413 or 408 `ApiError`."""
+async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float = 0.0) -> bytes:
+    """The whole body, after answering `Expect: 100-continue`; raises a 413 or 408 `ApiError`. 0 s is no limit."""
     if (request.content_length or 0) > max_bytes:
         raise _too_large(max_bytes)
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
-        async with asyncio.timeout(timeout_s or None):
+        if not timeout_s:
+            return await request.read()
+        async with asyncio.timeout(timeout_s):
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise _too_large(max_bytes) from None
     except TimeoutError:
-        raise ApiError(408, f"the body did not arrive within {timeout_s:g} s") from None
+        raise ApiError(408, f"the body did not arrive within {timeout_s:g} s", code="body_timeout") from None
 
 
 def _too_large(max_bytes: int) -> ApiError:

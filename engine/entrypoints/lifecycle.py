@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -20,20 +20,24 @@ from aiohttp import web
 
 from engine.backend import Backend
 from engine.config import ConfigError
-from engine.entrypoints.count_routes import CountRoutes
-from engine.entrypoints.errors import anthropic_envelope
-from engine.entrypoints.generation import GenerationHandler
-from engine.entrypoints.http_server import HttpServer, Route, RouteTable
-from engine.entrypoints.model_routes import ModelRoutes, ServedModel
+from engine.entrypoints.assembly import engine_config, make_compiler, make_core, open_files
+from engine.entrypoints.fingerprint import system_fingerprint
 from engine.entrypoints.options import OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
-from engine.entrypoints.protocols import CHAT_COMPLETIONS, MESSAGES, RESPONSES
+from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
-from engine.runner.weights.model_files import ModelFiles, ModelLoadError, open_model
+from engine.entrypoints.shutdown import StopSignals, drain
+from engine.entrypoints.statistics import log_statistics
+from engine.entrypoints.tls import server_context
+from engine.runner.weights.model_files import ModelFiles, ModelLoadError
 from recipe import prepare as preparation_worker
 from recipe.encoding.tokenizer import Tokenizer
 
 logger = logging.getLogger("server")
+
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long a connection may take to close, once its requests were drained."""
 
 
 class StartupError(Exception):
@@ -67,19 +71,23 @@ class Server:
     address: str
     backend: Backend
     pool: PreparationPool
+    desk: Desk
     runner: web.ServerRunner
 
 
 @contextlib.asynccontextmanager
-async def create_server(options: ServerOptions) -> AsyncIterator[Server]:
+async def create_server(options: ServerOptions, signals: StopSignals | None = None) -> AsyncIterator[Server]:
     """Run the whole server inside the current event loop for as long as the context is open.
 
-    May be entered many times in one process. Raises `StartupError`, `ConfigError` or `ModelLoadError`.
+    May be entered many times in one process. `signals` hears of an engine's death, and can hurry the drain at the end.
+    Raises `StartupError`, `ConfigError` or `ModelLoadError`.
     """
     phases = Phases()
+    signals = signals or StopSignals()
+    context = server_context(options)
     async with contextlib.AsyncExitStack() as stack:
         with phases.phase("model files"):
-            files = open_model(options.model, chat_template_file=options.chat_template, revision=options.revision)
+            files = open_files(options)
         max_model_len = min(options.max_model_len or files.max_model_len, files.max_model_len)
         config = prepare_config(options, files, max_model_len)
         pool = PreparationPool(
@@ -89,19 +97,23 @@ async def create_server(options: ServerOptions) -> AsyncIterator[Server]:
             options.prepare_timeout_s,
         )
         stack.push_async_callback(pool.aclose)
-        backend = await _start_backend(stack, options, files, max_model_len, phases)
+        backend = await _start_backend(stack, options, files, max_model_len, phases, signals)
         tokenizer = await asyncio.to_thread(Tokenizer.from_str, files.tokenizer_json)
         with phases.phase(f"workers ({options.workers or default_workers()})"):
             await pool.ready()
-        http = _http_server(options, files, backend, pool, tokenizer, max_model_len)
-        runner = web.ServerRunner(http.server())
+        desk = Desk(options, backend)
+        served = Served(served_names(options, files), max_model_len, backend, pool, tokenizer)
+        http = make_http_server(options, served, desk)
+        runner = web.ServerRunner(http.server(), shutdown_timeout=CLOSE_TIMEOUT_S)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        address = await _listen(runner, options)
+        stack.push_async_callback(drain, desk.admission, desk.clock, signals.hurry, options.drain_seconds)
+        address = await _listen(runner, options, context)
+        stack.push_async_callback(_stop_listening, runner)
         phases.say(
             f"ready after {phases.total_s:.2f} s: serving {', '.join(served_names(options, files))} on {address}"
         )
-        yield Server(address, backend, pool, runner)
+        yield Server(address, backend, pool, desk, runner)
 
 
 def default_workers() -> int:
@@ -110,7 +122,12 @@ def default_workers() -> int:
 
 
 async def _start_backend(
-    stack: contextlib.AsyncExitStack, options: ServerOptions, files: ModelFiles, max_model_len: int, phases: Phases
+    stack: contextlib.AsyncExitStack,
+    options: ServerOptions,
+    files: ModelFiles,
+    max_model_len: int,
+    phases: Phases,
+    signals: StopSignals,
 ) -> Backend:
     """Start what computes tokens; `stack` closes it."""
     if options.backend == "mock":
@@ -120,71 +137,49 @@ async def _start_backend(
         stack.push_async_callback(mock.aclose)
         return mock
     from engine.backends.local import LocalBackend
-    from engine.entrypoints.assembly import engine_config, make_compiler, make_core
 
     config = engine_config(options, max_model_len)
-    local = LocalBackend.start(lambda: make_core(files, config, phases.say), system_fingerprint=files.fingerprint)
+    local = LocalBackend.start(
+        lambda: make_core(files, config, phases.say),
+        system_fingerprint=system_fingerprint(files.fingerprint, config),
+        on_death=signals.on_death,
+    )
     stack.push_async_callback(local.aclose)
     compiler = make_compiler(files, await local.started())
     stack.callback(compiler.close)
     local.compiler = compiler
+    if not options.disable_log_stats:
+        statistics = asyncio.create_task(log_statistics(local.stats, logger.info))
+        stack.callback(statistics.cancel)
     return local
 
 
-def _http_server(
-    options: ServerOptions,
-    files: ModelFiles,
-    backend: Backend,
-    pool: PreparationPool,
-    tokenizer: Tokenizer,
-    max_model_len: int,
-) -> HttpServer:
-    max_body_bytes = options.max_body_mib << 20
-    created = int(time.time())
-    models = ModelRoutes([ServedModel(name, created, max_model_len) for name in served_names(options, files)], backend)
-    generation = GenerationHandler(
-        backend,
-        pool,
-        tokenizer,
-        max_body_bytes=max_body_bytes,
-        body_timeout_s=options.body_timeout_s,
-        default_seed=options.seed,
-    )
-    counting = CountRoutes(pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
-    routes = {
-        ("GET", "/health"): Route(models.health),
-        ("GET", "/v1/models"): Route(models.list_models),
-        ("GET", "/v1/models/*"): Route(models.show_model),
-        ("POST", "/v1/chat/completions"): Route(generation.route(CHAT_COMPLETIONS)),
-        ("POST", "/v1/responses"): Route(generation.route(RESPONSES)),
-        ("POST", "/v1/messages"): Route(generation.route(MESSAGES), anthropic_envelope),
-        ("POST", "/v1/messages/count_tokens"): Route(counting.messages, anthropic_envelope),
-    }
-    return HttpServer(RouteTable(routes), max_body_bytes=max_body_bytes)
-
-
-async def _listen(runner: web.ServerRunner, options: ServerOptions) -> str:
+async def _listen(runner: web.ServerRunner, options: ServerOptions, context: ssl.SSLContext | None) -> str:
     try:
         if options.uds is not None:
-            await web.UnixSite(runner, options.uds).start()
+            await web.UnixSite(runner, options.uds, ssl_context=context).start()
             return f"unix:{options.uds}"
-        await web.TCPSite(runner, options.host, options.port).start()
+        await web.TCPSite(runner, options.host, options.port, ssl_context=context).start()
     except OSError as error:
         where = options.uds or f"{options.host}:{options.port}"
         raise StartupError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from None
     host, port = runner.addresses[0][:2]
-    return f"http://{host}:{port}"
+    return f"{'http' if context is None else 'https'}://{host}:{port}"
+
+
+async def _stop_listening(runner: web.ServerRunner) -> None:
+    """Accept no more connections; those that are open stay."""
+    for site in list(runner.sites):
+        await site.stop()
 
 
 async def serve(options: ServerOptions) -> int:
-    """Serve until SIGINT or SIGTERM; returns the process's exit code."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with create_server(options):
-        await stop.wait()
-    return 0
+    """Serve until a signal or the engine's death; returns the process's exit code."""
+    signals = StopSignals()
+    signals.listen()
+    async with create_server(options, signals):
+        await signals.stop.wait()
+    return signals.exit_code
 
 
 def run(options: ServerOptions) -> int:

@@ -47,6 +47,10 @@ class PreparationTimeoutError(PreparationError):
     """The request took longer than the preparation limit; its worker was killed."""
 
 
+class PoolClosedError(PreparationError):
+    """The pool is closed or closing, as the server shuts down."""
+
+
 class _Call:
     """One call waiting for a worker, or on its way. `alone` keeps it from travelling with others."""
 
@@ -208,7 +212,7 @@ class PreparationPool:
         Cancelling the caller drops a call that still waits; one on its way runs to its end unheard.
         """
         if self._closed:
-            raise PreparationError("the server is shutting down")
+            raise PoolClosedError("the server is shutting down")
         call = _Call(function, args, self.loop.create_future())
         worker = self._choose(affinity)
         worker.waiting.append(call)
@@ -282,7 +286,7 @@ class PreparationPool:
             worker.closing = True
             for call in [*worker.waiting, *worker.in_flight]:
                 if not call.future.done():
-                    call.future.set_exception(PreparationError("the server is shutting down"))
+                    call.future.set_exception(PoolClosedError("the server is shutting down"))
             worker.waiting.clear()
             worker.kill()
         await asyncio.gather(*self._starts, return_exceptions=True)

@@ -4,87 +4,127 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 
+from engine.entrypoints.errors import ApiError
+from engine.entrypoints.event_stream import EventStream
+from engine.entrypoints.http_request import HttpRequest
 from engine.entrypoints.http_server import json_response
-from engine.entrypoints.protocols import WireProtocol
+from engine.entrypoints.protocols import StreamSoFar, WireProtocol
+from engine.entrypoints.telemetry import RequestTrace
 from recipe.stream.inference import PromptUsage
-
-SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+from recipe.stream.sse import sse_frame
 
 
 class Sink(Protocol):
-    """Takes the events of one generation in order; `response` is what the HTTP handler returns."""
+    """Takes the events of one generation in order; `finish` gives what the HTTP handler returns."""
 
     @property
     def started(self) -> bool:
         """Whether bytes have gone to the client, so that an error can no longer be a status."""
         ...
 
-    async def push(self, events: list[Any], usage: PromptUsage | None) -> None:
-        """Deliver events; returns when the connection can take more. `usage` comes with the ready chunk."""
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client takes less than it gets, so that `drain` would wait."""
         ...
 
-    async def finish(self) -> web.StreamResponse: ...
+    def push(self, events: list[Any], usage: PromptUsage | None) -> None:
+        """Deliver events. `usage` comes with the ready chunk."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the connection can take more."""
+        ...
+
+    def finish(self) -> web.StreamResponse: ...
+
+    def fail(self, error: ApiError) -> web.StreamResponse:
+        """End a response that has started with an error."""
+        ...
 
 
 class SseSink:
     """Streams: every push is one write of its frames. The response begins with the first event."""
 
-    def __init__(self, request: web.BaseRequest, protocol: WireProtocol, request_id: str) -> None:
-        self._request = request
+    def __init__(self, request: HttpRequest, protocol: WireProtocol, trace: RequestTrace, so_far: StreamSoFar) -> None:
         self._protocol = protocol
-        headers = {**SSE_HEADERS, "x-request-id": request_id, "request-id": request_id}
-        self._response = web.StreamResponse(headers=headers)
+        self._trace = trace
+        self._so_far = so_far
+        self._response = EventStream(request, trace.request_id)
+        self._event_name = protocol.response.sse_event_name
+        trace.lifeline.on_silence = self.keep_alive
 
     @property
     def started(self) -> bool:
         return self._response.prepared
 
-    async def push(self, events: list[Any], usage: PromptUsage | None) -> None:
+    @property
+    def is_congested(self) -> bool:
+        return self._response.is_congested
+
+    def push(self, events: list[Any], usage: PromptUsage | None) -> None:
         if not events:
             return
-        await self.write(self._protocol.frames(events))
+        data = [event.to_json() for event in events]
+        if self._so_far.first is None:
+            self._so_far.first = data[0]
+        self._so_far.last = data[-1]
+        name = self._event_name
+        self._send(b"".join([sse_frame(name(event), text) for event, text in zip(events, data, strict=True)]))
 
-    async def write(self, frames: bytes) -> None:
-        """Send raw frames, opening the response if nothing was sent yet."""
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-        await self._response.write(frames)
+    async def drain(self) -> None:
+        await self._response.drain()
 
-    async def finish(self) -> web.StreamResponse:
-        done = self._protocol.done_frame()
-        if done or not self._response.prepared:
-            await self.write(done)
-        await self._response.write_eof()
+    def keep_alive(self) -> None:
+        """Say something that no client takes for an event, so that nobody on the way gives the connection up."""
+        if not self.is_congested:
+            self._response.send(self._protocol.keep_alive_frame)
+
+    def finish(self) -> web.StreamResponse:
+        timings = b": timings %b\n\n" % msgspec.json.encode(self._trace.timings()) if self._trace.shows_timings else b""
+        if (last := timings + self._protocol.done_frame()) or not self.started:
+            self._send(last)
         return self._response
 
-    async def abort(self, frame: bytes) -> web.StreamResponse:
-        """End a stream that has begun with an error frame."""
-        await self._response.write(frame)
-        await self._response.write_eof()
+    def fail(self, error: ApiError) -> web.StreamResponse:
+        if error.code == "slow_reader":
+            self._response.cut()
+            raise ConnectionResetError("the client reads too slowly")
+        self._send(self._protocol.error_frame(error, self._so_far))
         return self._response
+
+    def _send(self, frames: bytes) -> None:
+        lifeline = self._trace.lifeline
+        lifeline.sent_at = lifeline.since
+        self._response.send(frames)
 
 
 class WholeSink:
     """Folds the same events into one response object."""
 
-    def __init__(self, protocol: WireProtocol, response_id: str, model: str, created: int, request_id: str) -> None:
-        self._protocol = protocol
-        self._identity = (response_id, model, created)
-        self._request_id = request_id
-        self._folded = protocol.response(*self._identity, 0, 0)
+    started = False
+    is_congested = False
 
-    @property
-    def started(self) -> bool:
-        return False
+    def __init__(self, protocol: WireProtocol, trace: RequestTrace, identity: tuple[str, str, int]) -> None:
+        self._trace = trace
+        self._make = protocol.response
+        self._identity = identity
+        self._folded = self._make(*identity, 0, 0)
 
-    async def push(self, events: list[Any], usage: PromptUsage | None) -> None:
+    def push(self, events: list[Any], usage: PromptUsage | None) -> None:
         if usage is not None:
-            counts = (usage.prompt_tokens, usage.prompt_cache_hit_tokens)
-            self._folded = self._protocol.response(*self._identity, *counts)
+            self._folded = self._make(*self._identity, usage.prompt_tokens, usage.prompt_cache_hit_tokens)
         for event in events:
             self._folded.accumulate(event)
 
-    async def finish(self) -> web.StreamResponse:
-        return json_response(self._folded.to_json(), self._request_id)
+    async def drain(self) -> None:
+        return
+
+    def finish(self) -> web.StreamResponse:
+        headers = {"Server-Timing": self._trace.server_timing} if self._trace.shows_timings else {}
+        return json_response(self._folded.to_json(), self._trace.request_id, headers=headers)
+
+    def fail(self, error: ApiError) -> web.StreamResponse:
+        raise error

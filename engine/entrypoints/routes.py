@@ -1,0 +1,116 @@
+"""The route table, and what its handlers share: who is admitted, how long things may take, what is counted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from engine.backend import Backend
+from engine.entrypoints.admission import Admission, AdmissionLimits
+from engine.entrypoints.auth import load_keys
+from engine.entrypoints.connection import ConnectionLimits
+from engine.entrypoints.cors import Cors
+from engine.entrypoints.count_routes import CountRoutes
+from engine.entrypoints.errors import anthropic_envelope
+from engine.entrypoints.generation import GenerationHandler
+from engine.entrypoints.http_request import HttpRequest
+from engine.entrypoints.http_server import HttpServer, Route, RouteTable
+from engine.entrypoints.lifeline import Clock, Phase, TimeLimits
+from engine.entrypoints.metrics import CONTENT_TYPE, Metrics
+from engine.entrypoints.model_routes import ModelRoutes, ServedModel
+from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.preparation import PreparationPool
+from engine.entrypoints.protocols import CHAT_COMPLETIONS, MESSAGES, RESPONSES
+from engine.entrypoints.telemetry import Telemetry
+from recipe.encoding.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Served:
+    """What is served: the model's names and longest sequence in tokens, and what does the work."""
+
+    names: list[str]
+    max_model_len: int
+    backend: Backend
+    pool: PreparationPool
+    tokenizer: Tokenizer
+
+
+class Desk:
+    """The state that a server's requests share. Belongs to the event loop."""
+
+    def __init__(self, options: ServerOptions, backend: Backend) -> None:
+        self.admission = Admission(admission_limits(options))
+        self.clock = Clock(time_limits(options))
+        self.telemetry = Telemetry(Metrics(backend, self.admission), log_bodies=options.log_bodies)
+
+    async def metrics(self, request: HttpRequest, request_id: str) -> web.StreamResponse:
+        """GET /metrics."""
+        headers = {"Content-Type": CONTENT_TYPE, "x-request-id": request_id}
+        return web.Response(body=self.telemetry.metrics.exposition(), headers=headers)
+
+
+def make_http_server(options: ServerOptions, served: Served, desk: Desk) -> HttpServer:
+    """The dispatcher over every route; raises `OptionError` for keys that cannot be read."""
+    max_body_bytes = options.max_body_mib << 20
+    return HttpServer(
+        RouteTable(_routes(options, served, desk, max_body_bytes)),
+        max_body_bytes=max_body_bytes,
+        keys=load_keys(options.api_key, options.api_keys),
+        cors=Cors(options.cors_origin),
+        limits=ConnectionLimits(
+            options.max_header_kib << 10, options.max_headers, options.headers_timeout_s, options.idle_timeout_s
+        ),
+    )
+
+
+def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: int) -> dict[tuple[str, str], Route]:
+    created = int(time.time())
+    models = ModelRoutes([ServedModel(name, created, served.max_model_len) for name in served.names], served.backend)
+    generation = GenerationHandler(
+        served.backend,
+        served.pool,
+        served.tokenizer,
+        desk.admission,
+        desk.clock,
+        desk.telemetry,
+        max_body_bytes=max_body_bytes,
+        default_seed=options.seed,
+    )
+    counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
+    return {
+        ("GET", "/health"): Route(models.health, is_public=True),
+        ("GET", "/metrics"): Route(desk.metrics),
+        ("GET", "/v1/models"): Route(models.list_models),
+        ("GET", "/v1/models/*"): Route(models.show_model),
+        ("POST", "/v1/chat/completions"): Route(generation.route(CHAT_COMPLETIONS)),
+        ("POST", "/v1/responses"): Route(generation.route(RESPONSES)),
+        ("POST", "/v1/messages"): Route(generation.route(MESSAGES), anthropic_envelope),
+        ("POST", "/v1/messages/count_tokens"): Route(counting.messages, anthropic_envelope),
+    }
+
+
+def admission_limits(options: ServerOptions) -> AdmissionLimits:
+    return AdmissionLimits(
+        options.max_requests,
+        options.max_preparing,
+        options.max_queued,
+        options.max_queued_tokens,
+        options.max_requests_per_key,
+    )
+
+
+def time_limits(options: ServerOptions) -> TimeLimits:
+    """Preparation has no phase limit of its own: the pool kills the worker that takes too long."""
+    phases = {
+        Phase.BODY: options.body_timeout_s,
+        Phase.IMAGES: options.image_timeout_s,
+        Phase.COMPILE: options.compile_timeout_s,
+        Phase.QUEUE: options.queue_timeout_s,
+        Phase.PREFILL: options.first_token_timeout_s,
+        Phase.DECODE: options.token_gap_timeout_s,
+        Phase.SEND: options.send_timeout_s,
+    }
+    return TimeLimits(phases, options.request_timeout_s, options.ping_interval_s)
