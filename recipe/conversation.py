@@ -4,7 +4,7 @@ All objects are immutable. Constructors check their arguments, for callers that 
 skips the checks, for converters whose input has been validated while it was parsed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias
 
 from recipe.argument import choice, flag, items, option, quoted, text
@@ -71,6 +71,7 @@ class Conversation:
         "_response_format",
         "_response_regex",
         "_response_schema",
+        "_template_arguments",
         "_thinking_mode",
         "_tool_choice",
         "_tools",
@@ -99,6 +100,7 @@ class Conversation:
         self._response_format = _response_format(response_format, response_schema, regex)
         self._response_schema = json_value(response_schema)
         self._response_regex = regex
+        self._template_arguments: Mapping[str, JsonValue] = {}
 
     @classmethod
     def trusted(
@@ -112,12 +114,13 @@ class Conversation:
         response_format: ResponseFormat = "text",
         response_schema: JsonValue = None,
         response_regex: str | None = None,
+        template_arguments: Mapping[str, JsonValue] | None = None,
     ) -> Self:
         self = cls.__new__(cls)
         self._messages, self._thinking_mode, self._tools = messages, thinking_mode, tools
         self._tool_choice, self._reasoning_effort = tool_choice, reasoning_effort
         self._response_format, self._response_schema = response_format, response_schema
-        self._response_regex = response_regex
+        self._response_regex, self._template_arguments = response_regex, template_arguments or {}
         return self
 
     @property
@@ -153,6 +156,11 @@ class Conversation:
     @property
     def response_regex(self) -> str | None:
         return self._response_regex
+
+    @property
+    def template_arguments(self) -> Mapping[str, JsonValue]:
+        """Further variables for a chat template; other encodings have no use for them."""
+        return self._template_arguments
 
     def __repr__(self) -> str:
         return (

@@ -25,7 +25,7 @@ class TextWrapper(Protocol):
 
 
 def template_variables(conversation: Conversation, wrap: TextWrapper) -> dict[str, Any]:
-    """Return `messages`, `tools` (None without any) and the settings of thinking."""
+    """Return `messages`, `tools` (None without any), the settings of thinking, and what the request itself sets."""
     tools = [] if conversation.tool_choice == "none" else _tools(conversation)
     thinking = conversation.thinking_mode
     variables: dict[str, Any] = {
@@ -36,7 +36,7 @@ def template_variables(conversation: Conversation, wrap: TextWrapper) -> dict[st
     }
     if conversation.reasoning_effort is not None:
         variables["reasoning_effort"] = conversation.reasoning_effort
-    return variables
+    return variables | {name: _json(value, wrap) for name, value in conversation.template_arguments.items()}
 
 
 def _tools(conversation: Conversation) -> list[ToolDefinition]:

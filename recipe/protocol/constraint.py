@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
+from recipe.conversation import ResponseFormat as ShownKind
 from recipe.conversation import ToolChoice, ToolDefinition
 from recipe.errors import ConversionError
 from recipe.json_value import JsonValue
@@ -16,13 +17,32 @@ from recipe.protocol.strict_schema import strict_response_schema
 from recipe.request import OutputConstraint
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """The form of answer that a request asks for. `schema` and `strict` belong to json_schema, `regex` to regex."""
+class ShownFormat(TypedDict):
+    """The arguments of a conversation that are about the format of its answer."""
 
-    kind: Literal["text", "json_object", "json_schema", "regex"] = "text"
+    response_format: ShownKind
+    response_schema: JsonValue
+    response_regex: str | None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """The form of answer that a request asks for.
+
+    `schema` and `strict` belong to json_schema, `regex` to regex; a choice has its strings as its `schema`. Choices and
+    grammars constrain the output only; prompts do not show them.
+    """
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "choice", "grammar"] = "text"
     schema: JsonValue = None
     strict: bool = False
     regex: str | None = None
+    grammar: str | None = None
+
+    def shown(self) -> ShownFormat:
+        """What a conversation holds of the format."""
+        if self.kind == "choice" or self.kind == "grammar":
+            return ShownFormat(response_format="text", response_schema=None, response_regex=None)
+        return ShownFormat(response_format=self.kind, response_schema=self.schema, response_regex=self.regex)
 
 
 TEXT = ResponseFormat()
@@ -43,6 +63,10 @@ def format_constraint(response_format: ResponseFormat) -> OutputConstraint | Non
         return OutputConstraint("json", "")
     if response_format.kind == "regex":
         return OutputConstraint("regex", response_format.regex or "")
+    if response_format.kind == "grammar":
+        return OutputConstraint("grammar", response_format.grammar or "")
+    if response_format.kind == "choice":
+        return OutputConstraint("choice", compact_json(response_format.schema))
     if response_format.kind == "json_schema":
         schema = response_format.schema
         if response_format.strict:
@@ -52,10 +76,12 @@ def format_constraint(response_format: ResponseFormat) -> OutputConstraint | Non
     return None
 
 
-def tool_constraint(tools: Sequence[ToolDefinition], choice: ToolChoice) -> OutputConstraint:
-    """The constraint of the tools that the model may or, for the choice `required`, must call."""
+def tool_constraint(
+    tools: Sequence[ToolDefinition], choice: ToolChoice, *, single_call: bool = False
+) -> OutputConstraint:
+    """The constraint of the tools that the model may or, for the choice `required`, must call; once, if so said."""
     kind = "tool_call_required" if choice == "required" else "tool_call"
-    return OutputConstraint(kind, compact_json([_chat_tool(tool) for tool in tools]))
+    return OutputConstraint(kind, compact_json([_chat_tool(tool) for tool in tools]), single_call=single_call)
 
 
 def _chat_tool(tool: ToolDefinition) -> dict[str, JsonValue]:

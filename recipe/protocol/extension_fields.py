@@ -55,6 +55,7 @@ class ExtensionFields(msgspec.Struct, kw_only=True):
 
 
 _FIELDS = msgspec.structs.fields(ExtensionFields)
+_NONE = ExtensionFields()
 
 
 def extended(body: type[_B], refused: Iterable[str]) -> type[_B]:
@@ -66,5 +67,7 @@ def extended(body: type[_B], refused: Iterable[str]) -> type[_B]:
 
 
 def extension_fields(body: msgspec.Struct) -> ExtensionFields:
-    """The shared fields of a decoded body; those that its class does not have are missing."""
-    return ExtensionFields(**{name: getattr(body, name, None) for name in ExtensionFields.__struct_fields__})
+    """The shared fields of a decoded body, all of them missing if it is not of an `extended` class."""
+    if not hasattr(body, "structured_outputs"):
+        return _NONE
+    return ExtensionFields(**{name: getattr(body, name) for name in ExtensionFields.__struct_fields__})

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from recipe.conversation import AssistantMessage, Message, ReasoningEffort
 from recipe.errors import ConversionError
-from recipe.request import ReasoningContentBehavior
+from recipe.protocol.extension_fields import ExtensionFields
+from recipe.protocol.template_arguments import thinking_switch
+from recipe.request import ConversionOptions, ReasoningContentBehavior, ThinkingSupport
 from recipe.stream.parsing_options import ThinkingInitialStage
 
 # Efforts as the protocols spell them (None: not given) and as the encodings know them.
@@ -22,6 +24,9 @@ _EFFORTS: dict[str | None, ReasoningEffort] = {
     "ultra": "max",
     "max": "max",
 }
+
+
+_CAN_THINK = {ThinkingSupport.Never: False, ThinkingSupport.Always: True}
 
 
 class Thinking(NamedTuple):
@@ -42,6 +47,20 @@ def resolve_thinking(thinking_type: str | None, effort: str | None, default: boo
     else:
         enabled = default
     return Thinking(enabled, _EFFORTS[effort] if enabled else None)
+
+
+def request_thinking(
+    thinking_type: str | None, effort: str | None, fields: ExtensionFields, options: ConversionOptions
+) -> Thinking:
+    """The mode of a request: as it asks, where an explicit type wins over the switches of extensions, as far as the
+    model can.
+    """
+    switch = thinking_switch(fields, options) if thinking_type is None else None
+    if switch is not None:
+        thinking_type = "enabled" if switch else "disabled"
+    thinking = resolve_thinking(thinking_type, effort, options.default_thinking_mode)
+    can = _CAN_THINK.get(options.thinking_support, thinking.enabled)
+    return thinking if can is thinking.enabled else Thinking(can, _EFFORTS[effort] if can else None)
 
 
 def initial_stage(thinking: Thinking, last_message: Message | None) -> ThinkingInitialStage | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from recipe.conversation import ToolChoice, ToolDefinition
+from recipe.conversation import Message, ToolChoice, ToolDefinition
 from recipe.errors import ConversionError
 from recipe.json_value import JsonValue
+from recipe.protocol.constraint import tool_constraint
 from recipe.protocol.json_schema import check_function_schema
 from recipe.protocol.strict_schema import strict_parameters
 from recipe.protocol.validation import empty_string
+from recipe.request import ModelVersion, OutputConstraint
 
 MAX_NAME_BYTES = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
@@ -24,15 +26,36 @@ class NamedTool(NamedTuple):
 
 
 class SelectedTools(NamedTuple):
-    """The tools of the conversation after the choice, which has become one that encodings know."""
+    """The tools of the conversation after the choice, which has become one that encodings know.
+
+    With the choice `required` the prompt opens the block of calls.
+    """
 
     tools: Sequence[ToolDefinition]
     choice: ToolChoice
+    requires_call: bool = False
 
     @property
     def callable(self) -> bool:
         """Whether the model may call anything."""
         return bool(self.tools) and self.choice != "none"
+
+    def opening_no_block(self) -> Self:
+        """The same tools and demand, for a prompt that cannot open the block of calls: the model does it itself."""
+        return self._replace(choice="auto") if self.choice == "required" else self
+
+    def constraint(self, *, single_call: bool) -> OutputConstraint:
+        """What the tools mean for the output."""
+        choice = "required" if self.requires_call else self.choice
+        return tool_constraint(self.tools, choice, single_call=single_call)
+
+
+def opens_call_block(version: ModelVersion, messages: Sequence[Message], *, thinking: bool) -> bool:
+    """Whether the prompt can open the block of calls: not before the model has thought, not in the middle of an answer,
+    and not with a template, which knows no such thing.
+    """
+    continues = bool(messages) and messages[-1].prefix
+    return not (thinking or continues or version is ModelVersion.ChatTemplate)
 
 
 def check_tool_name(name: str, position: str) -> None:
@@ -104,7 +127,7 @@ def select_tools(tools: Sequence[ToolDefinition], choice: str | NamedTool | None
         return SelectedTools(tools, "auto")
     if thinking:
         raise ConversionError("Thinking mode does not support this tool_choice")
-    return SelectedTools(tools, "required")
+    return SelectedTools(tools, "required", requires_call=True)
 
 
 def _named(tools: Sequence[ToolDefinition], name: str) -> Sequence[ToolDefinition]:

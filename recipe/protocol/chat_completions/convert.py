@@ -10,7 +10,9 @@ from recipe.protocol.body import BodyDecoder
 from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
 from recipe.protocol.chat_completions.history import History
 from recipe.protocol.chat_completions.schema import (
+    AssistantItem,
     ChatCompletionBody,
+    ExtendedChatCompletionBody,
     Format,
     FunctionChoice,
     FunctionDefinition,
@@ -18,18 +20,24 @@ from recipe.protocol.chat_completions.schema import (
     JsonSchemaFormat,
     RegexFormat,
 )
-from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
+from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint
+from recipe.protocol.extension_fields import ExtensionFields, extended, extension_fields
+from recipe.protocol.known_fields import CHAT_COMPLETIONS_REFUSED, refuse_known
 from recipe.protocol.protocol_request import ProtocolRequest, check_generator_arguments
-from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, resolve_thinking
+from recipe.protocol.sampling import with_extensions
+from recipe.protocol.structured_outputs import with_structured_outputs
+from recipe.protocol.template_arguments import template_arguments
+from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, request_thinking
 from recipe.protocol.tools import (
     NamedTool,
     SelectedTools,
     check_strict_mix,
     check_tool_name,
     checked_tools,
+    opens_call_block,
     select_tools,
 )
-from recipe.protocol.validation import check_stop_strings, resolve_inference
+from recipe.protocol.validation import check_stop_strings, out_of_range, resolve_inference
 from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, OutputConstraint
 from recipe.stream.parsing_options import ParsingOptions
 
@@ -45,6 +53,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
 
     __slots__ = ()
     decoder = BodyDecoder(ChatCompletionBody)
+    extended_decoder = BodyDecoder(extended(ExtendedChatCompletionBody, CHAT_COMPLETIONS_REFUSED))
 
     @staticmethod
     def chunk_generator(request: ConversationRequest, id: str, model: str) -> ChatCompletionChunkGenerator:  # noqa: A002
@@ -54,19 +63,25 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
 
     def _convert(self, body: ChatCompletionBody, options: ConversionOptions) -> ConversationRequest:
         version = options.model_version(body.model)
+        fields = extension_fields(body)
+        if isinstance(body, ExtendedChatCompletionBody):
+            _apply_extensions(body, options)
         for index, tool in enumerate(body.tools or ()):
             check_tool_name(tool.function.name, f"tools[{index}].function.name")
-        thinking = _thinking(body, options)
+        thinking = _thinking(body, fields, options)
         messages = _messages(body, options, version, thinking)
         response_format = _response_format(body.response_format)
         if response_format.kind == "json_object":
             check_json_word((message.content for message in messages), _NO_JSON_WORD)
-        selected = _selected_tools(body, thinking)
+        selected = _selected_tools(body, options, thinking)
+        response_format = with_structured_outputs(response_format, fields, options, has_tools=selected.callable)
         _check_prefix(body, messages, response_format)
+        if not opens_call_block(version, messages, thinking=thinking.enabled):
+            selected = selected.opening_no_block()
         parsing = _parsing(body, options, thinking, messages, selected)
         if body.stream_options is not None and not body.stream:
             raise ConversionError("stream_options should be set along with stream = true")
-        constraint = _constraint(body, response_format, selected)
+        constraint = _constraint(body, options, response_format, selected)
         inference = resolve_inference(
             body, options, version, thinking, has_tools=bool(selected.tools), constraint=constraint
         )
@@ -76,18 +91,44 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
             tools=selected.tools,
             tool_choice=selected.choice,
             reasoning_effort=thinking.effort,
-            response_format=response_format.kind,
-            response_schema=response_format.schema,
-            response_regex=response_format.regex,
+            template_arguments=template_arguments(fields, options, version),
+            **response_format.shown(),
         )
+        inference = with_extensions(inference, fields, options, version)
         return ConversationRequest.converted(
             conversation, version, inference, parsing, bool(body.stream), body.stream_options
         )
 
 
-def _thinking(body: ChatCompletionBody, options: ConversionOptions) -> Thinking:
+def _apply_extensions(body: ExtendedChatCompletionBody, options: ConversionOptions) -> None:
+    """Continue the last message if asked to; ConversionError for what is known but not done here."""
+    extensions = options.extensions
+    if extensions.refusals:
+        refuse_known(body, CHAT_COMPLETIONS_REFUSED)
+        if body.add_generation_prompt is False and not body.continue_final_message:
+            raise ConversionError("add_generation_prompt is only supported as false with continue_final_message")
+    if extensions.prefill and body.continue_final_message:
+        last = body.messages[-1] if body.messages else None
+        if not isinstance(last, AssistantItem):
+            raise ConversionError("continue_final_message needs a final message of the assistant")
+        last.prefix = True
+
+
+def _thinking(body: ChatCompletionBody, fields: ExtensionFields, options: ConversionOptions) -> Thinking:
     thinking_type = None if body.thinking is None else body.thinking.type
-    return resolve_thinking(thinking_type, body.reasoning_effort, options.default_thinking_mode)
+    thinking = request_thinking(thinking_type, body.reasoning_effort, fields, options)
+    if isinstance(body, ExtendedChatCompletionBody) and options.extensions.max_completion_tokens:
+        _take_max_completion_tokens(body, options.max_tokens_upper_bound(thinking.enabled))
+    return thinking
+
+
+def _take_max_completion_tokens(body: ExtendedChatCompletionBody, bound: int) -> None:
+    """The newer name of `max_tokens` wins over the older one."""
+    if body.max_completion_tokens is None:
+        return
+    if not 1 <= body.max_completion_tokens <= bound:
+        raise out_of_range("max_completion_tokens", f"[1, {bound}]")
+    body.max_tokens = body.max_completion_tokens
 
 
 def _messages(
@@ -118,13 +159,14 @@ def _response_format(requested: Format | None) -> ResponseFormat:
     return TEXT
 
 
-def _selected_tools(body: ChatCompletionBody, thinking: Thinking) -> SelectedTools:
+def _selected_tools(body: ChatCompletionBody, options: ConversionOptions, thinking: Thinking) -> SelectedTools:
     choice = body.tool_choice
+    forbids_demand = thinking.enabled and not options.extensions.required_call_after_thinking
     if choice == "none" or not body.tools:
-        return select_tools((), "none" if choice == "none" else None, thinking=thinking.enabled)
+        return select_tools((), "none" if choice == "none" else None, thinking=forbids_demand)
     tools = checked_tools(_declared(tool.function) for tool in body.tools)
     named = NamedTool(choice.function.name) if isinstance(choice, FunctionChoice) else choice
-    return select_tools(tools, named, thinking=thinking.enabled)
+    return select_tools(tools, named, thinking=forbids_demand)
 
 
 def _declared(function: FunctionDefinition) -> ToolDefinition:
@@ -159,11 +201,11 @@ def _parsing(
 
 
 def _constraint(
-    body: ChatCompletionBody, response_format: ResponseFormat, selected: SelectedTools
+    body: ChatCompletionBody, options: ConversionOptions, response_format: ResponseFormat, selected: SelectedTools
 ) -> OutputConstraint | None:
     """What constrains the output: the tools before the format. ConversionError for a bad format or mix of both."""
     constraint = format_constraint(response_format)
     if not selected.tools:
         return constraint
     check_strict_mix(selected.tools, has_response_format=body.response_format is not None)
-    return tool_constraint(selected.tools, selected.choice)
+    return selected.constraint(single_call=options.extensions.single_call and body.parallel_tool_calls is False)

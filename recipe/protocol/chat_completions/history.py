@@ -21,7 +21,10 @@ from recipe.conversation import (
 from recipe.errors import ConversionError
 from recipe.protocol.chat_completions.schema import (
     AssistantItem,
+    Block,
     BlockContent,
+    DeveloperItem,
+    ExtendedAssistantItem,
     FileBlock,
     ImageUrl,
     ImageUrlBlock,
@@ -54,9 +57,10 @@ _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".jo
 class History:
     """Converts the messages of one request to a model of `version`."""
 
-    __slots__ = ("_answered", "_open", "_options", "_version")
+    __slots__ = ("_answered", "_extensions", "_open", "_options", "_version")
 
     def __init__(self, options: ConversionOptions, version: ModelVersion) -> None:
+        self._extensions = options.extensions
         self._options = options
         self._version = version
         self._open: set[str] = set()  # calls without an answer
@@ -86,6 +90,8 @@ class History:
             self._answer(index, item.tool_call_id)
             text, sources, ranges = self._content(index, item.content)
             return ToolMessage.trusted(text, item.tool_call_id, sources, ranges)
+        if isinstance(item, DeveloperItem) and not self._extensions.developer_role:
+            raise ConversionError(f"messages[{index}]: the role developer is not supported. Use system.")
         if isinstance(item, SystemItem):
             return self._system(index, item)
         return LatestReminderMessage.trusted(item.content)
@@ -103,10 +109,20 @@ class History:
         content, *_ = self._content(
             index, item.content or "", refused_images="Image in assistant message is not supported"
         )
+        reasoning = item.reasoning_content
+        if isinstance(item, ExtendedAssistantItem):
+            self._refuse_parts(index, item)
+            reasoning = item.reasoning if reasoning is None else reasoning
         calls = None if item.tool_calls is None else self._calls(index, item.tool_calls)
-        if item.content is None and calls is None:
+        if item.content is None and calls is None and not self._extensions.null_content:
             raise ConversionError("Invalid assistant message: content or tool_calls must be set")
-        return AssistantMessage.trusted(content, item.reasoning_content, calls, bool(item.prefix))
+        return AssistantMessage.trusted(content, reasoning, calls, bool(item.prefix))
+
+    def _refuse_parts(self, index: int, item: ExtendedAssistantItem) -> None:
+        """ConversionError for a part of an earlier answer that the model would not get to see."""
+        for name, part in (("audio", item.audio), ("function_call", item.function_call)):
+            if part is not None and self._extensions.refusals:
+                raise ConversionError(f"messages[{index}].{name} is not supported")
 
     def _calls(self, index: int, items: list[ToolCallItem]) -> list[ToolCall]:
         """The calls, which are open from here on."""
@@ -146,6 +162,8 @@ class History:
         content = Content()
         path = f".messages[{index}]"
         token = image_token(self._options, self._version)
+        if self._extensions.refusals:
+            _refuse_file_ids(blocks, path)
         if token is not None:
             blocks = [_image_block(block, path) if isinstance(block, FileBlock) else block for block in blocks]
         for block in blocks:
@@ -163,6 +181,13 @@ class History:
 
 def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
     return ImageUrlBlock(ImageUrl(_file_url(block, path)))
+
+
+def _refuse_file_ids(blocks: Sequence[Block], path: str) -> None:
+    """ConversionError for a file that is kept elsewhere, also where the model takes no images."""
+    for block in blocks:
+        if isinstance(block, FileBlock) and block.file_id is not None:
+            raise ConversionError(f"{path}: {_file_id_problem(block)}")
 
 
 def _file_url(block: FileBlock, path: str) -> str:

@@ -20,6 +20,9 @@ Role: TypeAlias = Literal["user", "assistant", "system"]
 ThinkingType: TypeAlias = Literal["adaptive", "enabled", "disabled"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
 
+CUSTOM = "custom"
+"""The type of client tools, for those who write one."""
+
 MEDIA_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp")
 _ORIGIN_FIELDS = {"base64": ("media_type", "data"), "url": ("url",), "file": ("file_id",)}
 
@@ -137,15 +140,24 @@ class Tool(msgspec.Struct):
     defer_loading: JsonValue = None
 
     def __post_init__(self) -> None:
-        if self.type is not UNSET:
-            return
-        _check_field("name", self.name, str)
-        _check_field("description", self.description, str, type(None))
-        _check_field("defer_loading", self.defer_loading, bool, type(None))
+        if self.type is UNSET:
+            _check_client_tool(self)
 
 
 NotATool: TypeAlias = str | float | bool | list[JsonValue] | None
 """What else may stand in the list of tools; it is read so that the error can name the field that it lacks."""
+
+
+class ExtendedTool(Tool):
+    """A declared tool that may also be of the type `custom`, which is a client tool."""
+
+    type: str | UnsetType | None = UNSET  # type: ignore[assignment]  # null is one more way to leave it out
+
+    def __post_init__(self) -> None:
+        if self.type is None or self.type == CUSTOM:
+            _check_client_tool(self)
+        else:
+            super().__post_init__()
 
 
 class AutoChoice(msgspec.Struct, tag="auto"):
@@ -190,6 +202,17 @@ class SystemBlock(msgspec.Struct):
     text: str
 
 
+class JsonSchemaFormat(msgspec.Struct):
+    """The form of answer that the extension asks for."""
+
+    type: Literal["json_schema"]
+    schema: JsonValue
+
+
+class ExtendedOutputConfig(OutputConfig):
+    format: JsonSchemaFormat | None = None
+
+
 class MessagesBody(msgspec.Struct):
     model: str
     messages: list[InputMessage]
@@ -213,6 +236,20 @@ class MessagesBody(msgspec.Struct):
     def declared_tools(self) -> list[Tool]:
         """The tools; none if the field is missing, null or empty."""
         return [tool for tool in self.tools or () if isinstance(tool, Tool)]
+
+
+class ExtendedMessagesBody(MessagesBody, kw_only=True):
+    """A request with the extensions of this protocol. `output_format` is the older place of `output_config.format`."""
+
+    tools: list[ExtendedTool | NotATool] | None = None  # type: ignore[assignment]  # each is a Tool
+    output_config: ExtendedOutputConfig | None = None
+    output_format: JsonSchemaFormat | None = None
+
+
+def _check_client_tool(tool: Tool) -> None:
+    _check_field("name", tool.name, str)
+    _check_field("description", tool.description, str, type(None))
+    _check_field("defer_loading", tool.defer_loading, bool, type(None))
 
 
 def _check_field(name: str, value: JsonValue, *kinds: type) -> None:

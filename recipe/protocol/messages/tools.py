@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from recipe.conversation import Message, SystemMessage, ToolDefinition
 from recipe.errors import ConversionError
+from recipe.extensions import Extensions
 from recipe.protocol.json_schema import check_function_schema
-from recipe.protocol.messages.schema import NamedChoice, NoneChoice, Tool, ToolChoice
+from recipe.protocol.messages.schema import CUSTOM, AnyChoice, NamedChoice, NoneChoice, Tool, ToolChoice
 from recipe.protocol.tools import NamedTool, SelectedTools, check_tool_name, select_tools
 from recipe.request import WebSearchBehavior
 
@@ -27,12 +28,14 @@ class DeclaredTools(NamedTuple):
     dropped: Collection[str]
 
 
-def declared_tools(tools: Sequence[Tool], web_search: WebSearchBehavior, *, can_defer: bool) -> DeclaredTools:
+def declared_tools(
+    tools: Sequence[Tool], web_search: WebSearchBehavior, extensions: Extensions, *, can_defer: bool
+) -> DeclaredTools:
     """The tools to offer; ConversionError for a bad name, a server tool that is not dropped, or only deferred tools."""
     offered: list[ToolDefinition] = []
     dropped: list[str] = []
     for index, tool in enumerate(tools):
-        if not isinstance(tool.type, str):
+        if not isinstance(tool.type, str) or (tool.type == CUSTOM and extensions.custom_tool_type):
             offered.append(_definition(tool, f"tools[{index}].name", can_defer))
         elif tool.type.startswith(WEB_SEARCH) and web_search is WebSearchBehavior.Drop:
             dropped.append(tool.name if isinstance(tool.name, str) else WEB_SEARCH)
@@ -50,7 +53,9 @@ def _definition(tool: Tool, position: str, can_defer: bool) -> ToolDefinition:
     return ToolDefinition.trusted(name, tool.description, tool.input_schema, None, deferred)
 
 
-def selected_tools(declared: DeclaredTools, choice: ToolChoice | None, *, thinking: bool) -> SelectedTools:
+def selected_tools(
+    declared: DeclaredTools, choice: ToolChoice | None, extensions: Extensions, *, thinking: bool
+) -> SelectedTools:
     """The tools that the choice leaves. With the choice `none` nothing is checked.
 
     ConversionError for a name that repeats or a schema that is none, in the order of the tools, for a choice of an
@@ -59,6 +64,8 @@ def selected_tools(declared: DeclaredTools, choice: ToolChoice | None, *, thinki
     if isinstance(choice, NoneChoice):
         return select_tools((), "none", thinking=thinking)
     _check_schemas(declared.tools)
+    if isinstance(choice, AnyChoice) and extensions.any_requires_call:
+        return select_tools(declared.tools, "required", thinking=thinking)
     if not isinstance(choice, NamedChoice) or choice.name in declared.dropped:
         return select_tools(declared.tools, "auto", thinking=thinking)
     if declared.dropped and not declared.tools:

@@ -19,9 +19,10 @@ Blocks: TypeAlias = str | Sequence[Block]
 class BlockReader:
     """Reads blocks for one request: a model that takes no images gets a note in their place, whatever they are."""
 
-    __slots__ = ("_image_token",)
+    __slots__ = ("_image_token", "_refuses_files")
 
     def __init__(self, options: ConversionOptions, version: ModelVersion) -> None:
+        self._refuses_files = options.extensions.refusals
         self._image_token = image_token(options, version)
 
     def content(self, blocks: Blocks, item: str, field: str) -> Content:
@@ -48,10 +49,10 @@ class BlockReader:
         return self.content(blocks, item, "content").text
 
     def _check_images(self, blocks: Sequence[Block], path: str) -> None:
-        if self._image_token is None:
-            return
         for index, block in enumerate(blocks):
-            if isinstance(block, InputImage):
+            if not isinstance(block, InputImage):
+                continue
+            if self._image_token is not None or (self._refuses_files and block.file_id is not None):
                 _check_source(block, f"{path}[{index}]")
 
     def _add(self, content: Content, block: Block, item: str) -> None:

@@ -81,13 +81,13 @@ class ResponsesDecoder(BodyDecoder[ResponsesBody]):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(ResponsesBody)
-        self._decode = msgspec.json.Decoder(ResponsesBody, dec_hook=_read_union).decode
+    def __init__(self, schema: type[ResponsesBody] = ResponsesBody) -> None:
+        super().__init__(schema)
+        self._decode = msgspec.json.Decoder(schema, dec_hook=_read_union).decode
 
     def _from_value(self, value: Any) -> ResponsesBody:
         try:
-            return _convert(value, ResponsesBody)
+            return _convert(value, self._schema)
         except msgspec.ValidationError as error:
             raise ValueError(f"invalid request body: {error}") from None
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from recipe.conversation import Conversation, Message, SystemMessage, UserMessage
 from recipe.errors import ConversionError
-from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint, tool_constraint
+from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint
+from recipe.protocol.extension_fields import extended, extension_fields
+from recipe.protocol.known_fields import RESPONSES_REFUSED, refuse_known
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.responses.blocks import BlockReader
 from recipe.protocol.responses.body import ResponsesDecoder
@@ -19,6 +21,7 @@ from recipe.protocol.responses.echo import ResponsesEcho
 from recipe.protocol.responses.history import History
 from recipe.protocol.responses.offer import ToolOffer, only_selected
 from recipe.protocol.responses.schema import (
+    ExtendedResponsesBody,
     InputItem,
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -29,15 +32,19 @@ from recipe.protocol.responses.schema import (
     UnknownTool,
 )
 from recipe.protocol.responses.tools import ToolDeclarations, is_named
-from recipe.protocol.thinking import complete_reasoning, initial_stage, resolve_thinking
-from recipe.protocol.tools import SelectedTools, check_strict_mix
-from recipe.protocol.validation import RequestedInference, resolve_inference
+from recipe.protocol.sampling import with_extensions
+from recipe.protocol.structured_outputs import with_structured_outputs
+from recipe.protocol.template_arguments import template_arguments
+from recipe.protocol.thinking import Thinking, complete_reasoning, initial_stage, request_thinking
+from recipe.protocol.tools import SelectedTools, check_strict_mix, opens_call_block
+from recipe.protocol.validation import RequestedInference, check_stop_strings, resolve_inference
 from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, OutputConstraint
 from recipe.stream.parsing_options import ParsingOptions
 
 if TYPE_CHECKING:
     from recipe.protocol.responses.generator import ResponsesChunkGenerator
 
+_LOGPROBS = "message.output_text.logprobs"
 _NO_JSON_WORD = (
     "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
 )
@@ -48,6 +55,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
 
     __slots__ = ()
     decoder = ResponsesDecoder()
+    extended_decoder = ResponsesDecoder(extended(ExtendedResponsesBody, RESPONSES_REFUSED))
 
     def namespace_tool_map(self, options: ConversionOptions) -> dict[str, tuple[str, str]]:
         """The (namespace, local name) of each function name that conversion gives to a declared namespace tool.
@@ -75,11 +83,12 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
 
     def _convert(self, body: ResponsesBody, options: ConversionOptions) -> ConversationRequest:
         version = options.model_version(body.model)
+        fields = extension_fields(body)
+        if options.extensions.refusals:
+            refuse_known(body, RESPONSES_REFUSED)
         items = _items(body, version)
         offer = ToolOffer(body, version, options, items)
-        thinking = resolve_thinking(
-            None, None if body.reasoning is None else body.reasoning.effort, options.default_thinking_mode
-        )
+        thinking = request_thinking(None, None if body.reasoning is None else body.reasoning.effort, fields, options)
         messages = _messages(
             body, items, History(version, BlockReader(options, version), offer.names, offer.late_tools)
         )
@@ -90,12 +99,16 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             has_tools=bool(offer.tools),
             field="reasoning_text",
         )
-        selected = offer.select(body.tool_choice, thinking=thinking.enabled)
+        selected = _selected(offer, body, options, version, thinking)
         messages = only_selected(messages, selected)
         response_format = _response_format(body.text)
-        constraint = _constraint(response_format, messages, selected)
+        if response_format.kind == "json_object":
+            check_json_word((message.content for message in messages), _NO_JSON_WORD)
+        response_format = with_structured_outputs(response_format, fields, options, has_tools=selected.callable)
+        single_call = options.extensions.single_call and fields.parallel_tool_calls is False
+        constraint = _constraint(response_format, selected, single_call)
         inference = resolve_inference(
-            _requested(body), options, version, thinking, has_tools=bool(selected.tools), constraint=constraint
+            _requested(body, options), options, version, thinking, has_tools=bool(selected.tools), constraint=constraint
         )
         conversation = Conversation.trusted(
             messages,
@@ -103,16 +116,18 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             tools=selected.tools,
             tool_choice=selected.choice,
             reasoning_effort=thinking.effort,
-            response_format=response_format.kind,
-            response_schema=response_format.schema,
+            template_arguments=template_arguments(fields, options, version),
+            **response_format.shown(),
         )
         parsing = ParsingOptions(
             parse_tool_calls=bool(selected.tools),
             starts_in_tool_calls=selected.choice == "required",
             parse_json_output=response_format.kind == "json_object",
             thinking_initial_stage=initial_stage(thinking, None),
+            stop_sequences=_stop_strings(body, options),
             special_tokens=options.special_tokens,
         )
+        inference = with_extensions(inference, fields, options, version)
         return ConversationRequest.converted(
             conversation, version, inference, parsing, bool(body.stream), offer.state()
         )
@@ -142,17 +157,22 @@ def _messages(body: ResponsesBody, items: Sequence[tuple[int, InputItem]], histo
     return instructions + text + history.messages
 
 
-def _constraint(
-    response_format: ResponseFormat, messages: Sequence[Message], selected: SelectedTools
-) -> OutputConstraint | None:
+def _selected(
+    offer: ToolOffer, body: ResponsesBody, options: ConversionOptions, version: ModelVersion, thinking: Thinking
+) -> SelectedTools:
+    """What the tool choice leaves; ConversionError for a bad tool or choice."""
+    forbids_demand = thinking.enabled and not options.extensions.required_call_after_thinking
+    selected = offer.select(body.tool_choice, thinking=forbids_demand)
+    return selected if opens_call_block(version, (), thinking=thinking.enabled) else selected.opening_no_block()
+
+
+def _constraint(response_format: ResponseFormat, selected: SelectedTools, single_call: bool) -> OutputConstraint | None:
     """What constrains the output: the tools before the format. ConversionError for a bad format or mix of both."""
-    if response_format.kind == "json_object":
-        check_json_word((message.content for message in messages), _NO_JSON_WORD)
     constraint = format_constraint(response_format)
     if not selected.tools:
         return constraint
     check_strict_mix(selected.tools, has_response_format=response_format is not TEXT)
-    return tool_constraint(selected.tools, selected.choice)
+    return selected.constraint(single_call=single_call)
 
 
 def _response_format(text: TextConfig | None) -> ResponseFormat:
@@ -164,11 +184,19 @@ def _response_format(text: TextConfig | None) -> ResponseFormat:
     return TEXT
 
 
-def _requested(body: ResponsesBody) -> RequestedInference:
+def _requested(body: ResponsesBody, options: ConversionOptions) -> RequestedInference:
+    includes = isinstance(body, ExtendedResponsesBody) and options.extensions.sampling and _LOGPROBS in body.includes
     return RequestedInference(
         temperature=body.temperature,
         top_p=body.top_p,
-        logprobs=body.top_logprobs is not None,
+        logprobs=body.top_logprobs is not None or includes,
         top_logprobs=body.top_logprobs,
         max_tokens=body.max_output_tokens,
     )
+
+
+def _stop_strings(body: ResponsesBody, options: ConversionOptions) -> list[str]:
+    """The protocol has none; `stop` is an extension."""
+    if not isinstance(body, ExtendedResponsesBody) or not options.extensions.sampling:
+        return []
+    return check_stop_strings(body.stop)

@@ -238,3 +238,15 @@ class ResponsesBody(msgspec.Struct):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     user: str | None = None
+
+
+class ExtendedResponsesBody(ResponsesBody, kw_only=True):
+    """A request with the extensions of this protocol."""
+
+    include: list[str] | None = None
+    stop: str | list[str] | None = None
+
+    @property
+    def includes(self) -> list[str]:
+        """What the response is to include beyond its usual fields."""
+        return self.include or []
