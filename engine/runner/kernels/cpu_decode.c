@@ -59,7 +59,7 @@ static struct activations carve_activations(char **cursor, int32_t columns) {
 }
 
 static struct attention_memory carve_attention(char **cursor, const struct model *m) {
-    const int64_t most = STRETCH_ROWS * (m->heads / m->kv_heads), width = whole_vectors(m->head_dim);
+    const int64_t most = STRETCH_ROWS * m->heads, width = whole_vectors(m->head_dim);
     struct attention_memory memory = {.width = (int32_t)width};
     memory.queries = carve(cursor, most * width * sizeof(float));
     memory.sums = carve(cursor, most * width * sizeof(float));
@@ -67,7 +67,6 @@ static struct attention_memory carve_attention(char **cursor, const struct model
     memory.totals = carve(cursor, most * LANES * sizeof(float));
     memory.peaks = carve(cursor, most * sizeof(float));
     memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
-    memory.values = carve(cursor, width * LANES * sizeof(float));
     return memory;
 }
 
@@ -102,9 +101,9 @@ int64_t NAMED(step_bytes_, SET)(const struct model *model, int32_t threads) {
 static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
     struct attention_memory memory = space->attention;
     const int64_t offset = thread * space->attention_bytes;
-    float **parts[] = {&memory.queries, &memory.sums,        &memory.weights, &memory.totals,
-                       &memory.peaks,   &memory.turned_keys, &memory.values};
-    for (int i = 0; i < 7; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
+    float **parts[] = {&memory.queries, &memory.sums,  &memory.weights,
+                       &memory.totals,  &memory.peaks, &memory.turned_keys};
+    for (int i = 0; i < 6; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
     return memory;
 }
 
@@ -302,6 +301,9 @@ static void compute_attention(struct step *step, const struct layer *layer, int3
     const struct model *m = step->model;
     struct workspace *space = step->space;
     struct attention_memory memory = attention_of(space, thread);
+    /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
+    const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
+    const int32_t share = m->kv_heads / shares;
     EACH_ITEM(row, step, step->num_rows) normalise_input(step, row, layer);
     finish_phase(step, thread, NORM);
     EACH_ITEM(item, step, num_tiles(&layer->query) + num_tiles(&layer->key) + num_tiles(&layer->value))
@@ -309,8 +311,8 @@ static void compute_attention(struct step *step, const struct layer *layer, int3
     finish_phase(step, thread, QKV);
     EACH_ITEM(row, step, step->num_rows) place_row(step, layer, row);
     finish_phase(step, thread, ROPE);
-    EACH_ITEM(item, step, step->num_stretches * m->kv_heads)
-        attend(m, layer, &space->stretches[item / m->kv_heads], item % m->kv_heads, space->queries,
+    EACH_ITEM(item, step, step->num_stretches * shares)
+        attend(m, layer, &space->stretches[item / shares], item % shares * share, share, space->queries,
                space->query_stride, space->mixed.values, space->mixed.stride, &memory);
     finish_phase(step, thread, ATTENTION);
     EACH_ITEM(row, step, step->num_rows)

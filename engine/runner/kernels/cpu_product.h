@@ -16,7 +16,6 @@
 #else
 #define MOST_ROWS 2
 #endif
-#define UNROLL _Pragma("GCC unroll 8")
 
 #define ROW_BLOCK 8
 

@@ -15,6 +15,7 @@
 #endif
 
 #define LANES 16
+#define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float f32x16 __attribute__((vector_size(64)));
@@ -151,7 +152,7 @@ INLINE f32x16 exponential(f32x16 x) {
 
 /* Rows of 16 words -> columns, in place: four rounds in which a row swaps every other run of lanes with a partner. */
 #define SWAP_RUNS(RUN, FIRST, SECOND)                                                                                  \
-    for (int i = 0; i < LANES; i++)                                                                                    \
+    UNROLL for (int i = 0; i < LANES; i++)                                                                             \
         if (!(i & RUN)) {                                                                                              \
             const u32x16 a = rows[i], b = rows[i + RUN];                                                               \
             rows[i] = __builtin_shufflevector(a, b, FIRST);                                                            \

@@ -42,7 +42,7 @@ class PackedWeights:
         self._places: dict[str, _Place] = {}
         self.num_bytes = 0
         for name, (rows, columns) in shapes.items():
-            blocks = self._usable_blocks(name)
+            blocks = self._usable_blocks(name, (rows, columns))
             place = _Place(BFLOAT16 if blocks is None else blocks.type_id, rows, columns, self.num_bytes, blocks)
             self._places[name] = place
             size = library.packed_bytes(place.type_id, rows, columns)
@@ -51,7 +51,7 @@ class PackedWeights:
 
     def load(self, threads: int) -> None:
         """Read and pack every matrix; raises `ModelLoadError` for scales that cannot be kept as they are."""
-        pages = mmap.mmap(-1, max(1, self.num_bytes))
+        pages = mmap.mmap(-1, max(1, self.num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)
         self._memory = np.frombuffer(pages, np.uint8)
@@ -71,9 +71,12 @@ class PackedWeights:
             columns=place.columns,
         )
 
-    def _usable_blocks(self, name: str) -> StoredBlocks | None:
+    def _usable_blocks(self, name: str, shape: tuple[int, int]) -> StoredBlocks | None:
         blocks = self._tensors.stored_blocks(name)
-        return None if blocks is None or self._library.packed_kind(blocks.type_id) < 0 else blocks
+        if blocks is None or self._library.packed_kind(blocks.type_id) < 0:
+            return None
+        _check_shape(name, blocks.shape, shape)
+        return blocks
 
     def _address(self, place: _Place) -> int:
         if self._memory is None:
@@ -95,4 +98,10 @@ class PackedWeights:
             heads = place.blocks.interleaved_heads
             return place.blocks.data, place.rows // heads if heads else 0
         tensor = self._tensors.load(name).to(torch.bfloat16).contiguous()
+        _check_shape(name, tuple(tensor.shape), (place.rows, place.columns))
         return tensor.view(torch.uint16).numpy(), 0
+
+
+def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, int]) -> None:
+    if found != expected:
+        raise ModelLoadError(f"tensor {name} has shape {list(found)}, but the model needs {list(expected)}")

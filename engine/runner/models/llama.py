@@ -112,6 +112,23 @@ def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def open_checkpoint(
+    numbers: LlamaConfig, tensors: Tensors, *, device: torch.device | str, dtype: torch.dtype
+) -> Checkpoint:
+    """The model's tensors, all there and none too many; raises `ModelLoadError`."""
+    shapes = tensor_shapes(numbers)
+    if _ROPE_FACTORS in tensors.names:
+        shapes[_ROPE_FACTORS] = (numbers.head_dim // 2,)
+    ignored = frozenset({_HEAD}) if numbers.tied else frozenset()
+    return Checkpoint(tensors, shapes, ignored=ignored, device=device, dtype=dtype)
+
+
+def model_frequencies(config: dict[str, Any], numbers: LlamaConfig, checkpoint: Checkpoint) -> torch.Tensor:
+    """Radians a position, float32 `[head_dim / 2]`, by the configuration and the factors a GGUF file may store."""
+    frequencies = rope_frequencies(config, numbers.head_dim)
+    return frequencies / checkpoint.take_float(_ROPE_FACTORS) if _ROPE_FACTORS in checkpoint else frequencies
+
+
 class Llama:
     """A Llama with its weights; see `Model` in the registry for the interface."""
 
@@ -134,14 +151,8 @@ class Llama:
     ) -> Llama:
         """The model with its weights; raises `ModelLoadError`."""
         numbers = LlamaConfig.from_dict(config)
-        frequencies = rope_frequencies(config, numbers.head_dim)
-        shapes = tensor_shapes(numbers)
-        if _ROPE_FACTORS in tensors.names:
-            shapes[_ROPE_FACTORS] = (numbers.head_dim // 2,)
-        ignored = frozenset({_HEAD}) if numbers.tied else frozenset()
-        checkpoint = Checkpoint(tensors, shapes, ignored=ignored, device=device, dtype=dtype)
-        if _ROPE_FACTORS in checkpoint:
-            frequencies = frequencies / checkpoint.take_float(_ROPE_FACTORS)
+        checkpoint = open_checkpoint(numbers, tensors, device=device, dtype=dtype)
+        frequencies = model_frequencies(config, numbers, checkpoint)
         return cls(numbers, checkpoint, Rope(frequencies, max_positions, dtype, device))
 
     @staticmethod

@@ -44,12 +44,13 @@ _SKIPPED_SUFFIXES = ("rotary_emb.inv_freq",)
 
 @dataclass(frozen=True, slots=True)
 class StoredBlocks:
-    """A quantised matrix as it lies in a GGUF file: `data` is uint8 `[rows, bytes a row]`, memory-mapped.
+    """A matrix as it lies in a GGUF file: `data` is uint8 `[rows, bytes a row]`, memory-mapped; `type_id` is GGUF's.
 
     `interleaved_heads` is the number of heads whose rows lie as neighbouring pairs, 0 where they are in order.
     """
 
     type_id: int
+    shape: tuple[int, ...]
     data: np.ndarray[Any, Any]
     interleaved_heads: int
 
@@ -94,8 +95,8 @@ class GgufTensors:
 
     def stored_blocks(self, name: str) -> StoredBlocks | None:
         stored = self._stored[name]
-        type_id = self.file.tensors[stored].type_id
-        return StoredBlocks(type_id, self.file.blocks(stored), self._interleaved_heads(stored))
+        tensor, heads = self.file.tensors[stored], self._interleaved_heads(stored)
+        return StoredBlocks(tensor.type_id, tensor.shape, self.file.blocks(stored), heads)
 
     def _interleaved_heads(self, stored: str) -> int:
         architecture = self.file.metadata["general.architecture"]

@@ -1,0 +1,165 @@
+"""A Llama-shaped model that computes a whole step in one call of the CPU library.
+
+Its weights are packed as they are stored; its KV cache is the runner's, shared with whoever else reads it. Whatever a
+batch holds, decodes or prefill chunks, its rows go through the same code, and no row's result depends on the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from array import array
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.core.scheduler_output import SchedulerOutput
+from engine.runner.kernels.cpu_library import INSTRUCTION_SETS, PHASES, Batch, Layer, Matrix, Model
+from engine.runner.kernels.cpu_weights import PackedWeights
+from engine.runner.kv_cache import KVCache
+from engine.runner.models.llama import LlamaConfig, model_frequencies, open_checkpoint, tensor_shapes
+from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.tensors import Tensors
+
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_MATRICES = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+_NORMS = {
+    "input_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+}
+
+
+class CompiledLlama:
+    """A model on the CPU library. `weight_bytes` is known at once; `load` reads the weights, `bind` ties it to a cache.
+
+    `instruction_set` is one of those the library was built for, the best of them by default.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        config: dict[str, Any],
+        tensors: Tensors,
+        *,
+        threads: int,
+        instruction_set: str | None = None,
+    ) -> None:
+        self.config = LlamaConfig.from_dict(config)
+        self.vocab_size, self.group = self.config.vocab_size, self.config.group
+        self.kv_shape = self.config.kv_shape(torch.bfloat16)
+        self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
+        self._library, self._threads = library, threads
+        self._checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
+        self._frequencies = model_frequencies(config, self.config, self._checkpoint).contiguous()
+        shapes = tensor_shapes(self.config)
+        matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
+        self._weights = PackedWeights(library, tensors, matrices)
+        self.weight_bytes = self._weights.num_bytes
+        self._vectors: list[np.ndarray[Any, Any]] = []  # kept alive for the library
+        self._engine: int | None = None
+        self._batch = _BatchArrays()
+
+    def load(self) -> None:
+        """Read and pack the weights; raises `ModelLoadError`."""
+        self._weights.load(self._threads)
+
+    def bind(self, cache: KVCache, block_size: int) -> None:
+        """Make the engine that writes to `cache`; raises `ModelLoadError` without memory for it."""
+        config = self.config
+        layers = (Layer * config.num_layers)(*(self._layer(i, cache) for i in range(config.num_layers)))
+        embedding = self._weights.matrix(_EMBEDDING)
+        model = Model(
+            num_layers=config.num_layers,
+            hidden=config.hidden_size,
+            inner=config.intermediate_size,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=block_size,
+            eps=config.rms_norm_eps,
+            scale=config.head_dim**-0.5,
+            frequencies=self._frequencies.data_ptr(),
+            final_norm=self._vector("model.norm.weight"),
+            embedding=embedding,
+            head=embedding if config.tied else self._weights.matrix(_HEAD),
+            layers=layers,
+        )
+        set_id = INSTRUCTION_SETS.index(self.instruction_set)
+        self._engine = self._library.engine_create(ctypes.byref(model), self._threads, set_id)
+        if self._engine is None:
+            raise ModelLoadError("there is no memory for the CPU kernels, or not enough threads: lower --threads")
+        weakref.finalize(self, self._library.engine_destroy, self._engine)
+        self._cache, self._block_size = cache, block_size
+
+    def forward(self, batch: SchedulerOutput) -> torch.Tensor:
+        """Compute the batch's tokens, write their KV to the cache; float32 logits `[sampling rows, V]`."""
+        if self._engine is None:
+            raise RuntimeError("the model is bound to no cache yet")
+        arrays = self._batch.fill(batch)
+        logits = torch.empty((len(arrays.sampling_rows), self.vocab_size), dtype=torch.float32)
+        self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.data_ptr())))
+        return logits
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds spent in each phase of the steps so far."""
+        times = (ctypes.c_int64 * len(PHASES))()
+        self._library.engine_times(self._engine, times)
+        return {name: time / 1e9 for name, time in zip(PHASES, times, strict=True)}
+
+    def _layer(self, index: int, cache: KVCache) -> Layer:
+        prefix = f"model.layers.{index}."
+        norms = {field: self._vector(f"{prefix}{name}.weight") for field, name in _NORMS.items()}
+        matrices = {field: self._matrix(f"{prefix}{name}") for field, name in _MATRICES.items()}
+        stored = cache.layers[index]
+        return Layer(**norms, **matrices, keys=stored.keys.data_ptr(), values=stored.values.data_ptr())
+
+    def _matrix(self, module: str) -> Matrix:
+        self._vector(f"{module}.bias")
+        has_bias = f"{module}.bias" in self._checkpoint
+        return self._weights.matrix(f"{module}.weight", self._vectors[-1] if has_bias else None)
+
+    def _vector(self, name: str) -> int | None:
+        """The address of a float32 vector, None where the model has none of that name."""
+        if name not in self._checkpoint:
+            return None
+        self._vectors.append(np.ascontiguousarray(self._checkpoint.take_float(name).numpy()))
+        return int(self._vectors[-1].ctypes.data)
+
+
+class _BatchArrays:
+    """A scheduler's batch as the flat arrays of `struct batch`; valid until the next `fill`."""
+
+    def fill(self, batch: SchedulerOutput) -> _BatchArrays:
+        self.token_ids, self.spans = array("i"), array("i")
+        self.tables, self.sampling_rows = array("i"), array("i")
+        for item in batch.scheduled:
+            row, sequence = len(self.token_ids), item.sequence
+            self.spans.extend((row, item.num_tokens, item.start, len(self.tables)))
+            self.token_ids.extend(sequence.token_ids[item.start : item.start + item.num_tokens])
+            self.tables.extend(sequence.block_table)
+            if item.samples:
+                self.sampling_rows.append(row + item.num_tokens - 1)
+        return self
+
+    def struct(self, logits: int) -> Batch:
+        return Batch(
+            num_rows=len(self.token_ids),
+            num_spans=len(self.spans) // 4,
+            num_sampling=len(self.sampling_rows),
+            token_ids=self.token_ids.buffer_info()[0],
+            spans=self.spans.buffer_info()[0],
+            tables=self.tables.buffer_info()[0],
+            sampling_rows=self.sampling_rows.buffer_info()[0],
+            logits=logits,
+        )
