@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 import traceback
-from array import array
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +21,14 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from recipe.bad_words import bad_word_token_ids
 from recipe.conversation import Conversation, ImageSource
 from recipe.encoding.chat_template import ChatTemplateEncoding
 from recipe.encoding.deepseek_v4 import DeepseekV4Encoding
 from recipe.encoding.deepseek_v41 import DeepseekV41Encoding
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.errors import ConversionError
+from recipe.extensions import Extensions
 from recipe.prompt import SpecialToken
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
@@ -48,11 +49,15 @@ _TOOL_MARKUPS: dict[EncodingName, str] = {
     "chat-template": "hermes",
 }
 
+TOKEN_ID_BYTES = 4
+
 
 class PromptEncoding(Protocol):
     """What a preparer needs of an encoding."""
 
-    def encode(self, conversation: Conversation) -> list[int]: ...
+    def encode_packed(self, conversation: Conversation) -> bytes: ...
+
+    def constant_texts(self) -> set[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class PrepareConfig:
     options: ConversionOptions
     context_limit: int
     chat_template: str | None = None
+    token_cache_mib: int = 64
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -116,16 +122,19 @@ class Preparer:
 
     def __init__(self, config: PrepareConfig) -> None:
         self.config = config
-        self.encoding = make_encoding(config)
+        self.tokenizer = Tokenizer.from_str(config.tokenizer_json)
+        self.encoding = make_encoding(config, self.tokenizer)
+        self._reads_extensions = config.options.extensions != Extensions()
 
     def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
         started = time.perf_counter()
         try:
-            request = _REQUESTS[protocol](body)
+            request = self._request(protocol, body)
             model = request.model
             converted = request.convert(self.config.options)
-            token_ids = self.encoding.encode(converted.conversation)
-            max_tokens = converted.resolve_max_tokens(len(token_ids), self.config.context_limit)
+            token_ids = self.encoding.encode_packed(converted.conversation)
+            num_tokens = len(token_ids) // TOKEN_ID_BYTES
+            max_tokens = converted.resolve_max_tokens(num_tokens, self.config.context_limit)
         except ConversionError as error:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
@@ -138,18 +147,21 @@ class Preparer:
     def count_tokens(self, protocol: str, body: bytes) -> int | RejectedRequest:
         """How many tokens the prompt of a request holds; the context may be too small for it."""
         try:
-            converted = _REQUESTS[protocol](body).convert(self.config.options)
-            return len(self.encoding.encode(converted.conversation))
+            converted = self._request(protocol, body).convert(self.config.options)
+            return len(self.encoding.encode_packed(converted.conversation)) // TOKEN_ID_BYTES
         except ConversionError as error:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
             return RejectedRequest(400, str(error))
 
+    def _request(self, protocol: str, body: bytes) -> Any:
+        return _REQUESTS[protocol](body, extended=self._reads_extensions)
+
     def _pack(
-        self, converted: ConversationRequest, model: str, token_ids: list[int], max_tokens: int, generator: Any
+        self, converted: ConversationRequest, model: str, token_ids: bytes, max_tokens: int, generator: Any
     ) -> PreparedRequest:
         return PreparedRequest(
-            token_ids=array("I", token_ids).tobytes(),
+            token_ids=token_ids,
             model=model,
             stream=converted.stream,
             max_tokens=max_tokens,
@@ -159,8 +171,11 @@ class Preparer:
         )
 
     def _inference_options(self, converted: ConversationRequest) -> InferenceOptions:
-        """The options, with the constraint's beginning and markup as this model and prompt have them."""
+        """The options, with bad words and the constraint's beginning and markup as this model and prompt have them."""
         options, parsing = converted.inference_options, converted.parsing_options
+        if options.bad_words:
+            token_ids = bad_word_token_ids(options.bad_words, self.tokenizer)
+            options = msgspec.structs.replace(options, bad_words_token_ids=token_ids)
         if options.output_constraint is None:
             return options
         stage = parsing.thinking_initial_stage
@@ -174,9 +189,15 @@ class Preparer:
         return msgspec.structs.replace(options, output_constraint=constraint)
 
 
-def make_encoding(config: PrepareConfig) -> PromptEncoding:
-    """The prompt encoding that `config` names, with its tokenizer."""
-    tokenizer = Tokenizer.from_str(config.tokenizer_json)
+def make_encoding(config: PrepareConfig, tokenizer: Tokenizer) -> PromptEncoding:
+    """The prompt encoding that `config` names, with its tokenizer and that one's cache."""
+    encoding = _encoding(config, tokenizer)
+    tokenizer.prompt_tokenizer.cache.limit(config.token_cache_mib << 20)
+    tokenizer.prompt_tokenizer.keep_always(encoding.constant_texts())
+    return encoding
+
+
+def _encoding(config: PrepareConfig, tokenizer: Tokenizer) -> PromptEncoding:
     if config.encoding == "deepseek-v4":
         return DeepseekV4Encoding().with_tokenizer(tokenizer)
     if config.encoding == "deepseek-v4.1":

@@ -78,6 +78,7 @@ class ServerOptions:
     port: int = option(7777, "server", "port to listen on")
     uds: str | None = option(None, "server", "Unix socket to listen on instead", metavar="PATH")
     workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
+    token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen, in MiB")
     backend: str = option("local", "server", "what computes tokens", choices=("local", "mock"))
     log_level: str = option("info", "server", "least level logged", choices=("debug", "info", "warning", "error"))
     disable_log_stats: bool = option(False, "server", "no line of statistics every 10 s")

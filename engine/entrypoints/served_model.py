@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.entrypoints.encoding_choice import choose_encoding
-from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.options import OptionError, ServerOptions
 from engine.runner.weights.model_files import ModelFiles
 from recipe.prepare import PrepareConfig
 from recipe.request import ConversionOptions, ModelVersion
@@ -25,6 +25,8 @@ def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int
     encoding = choose_encoding(options, files)
     names = dict.fromkeys(served_names(options, files), _VERSIONS[encoding])
     conversion = ConversionOptions(default_thinking_mode=options.default_thinking and encoding != "chat-template")
+    if options.token_cache_mib < 0:
+        raise OptionError(f"--token-cache-mib must be 0 or more. Given: {options.token_cache_mib}")
     return PrepareConfig(
         tokenizer_json=files.tokenizer_json,
         encoding=encoding,
@@ -32,4 +34,5 @@ def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int
         context_limit=context_limit,
         chat_template=files.chat_template,
         special_tokens=files.special_tokens,
+        token_cache_mib=options.token_cache_mib,
     )

@@ -4,12 +4,14 @@ The template renders the conversation to one string, in which its own special to
 So that nothing a user typed is found there, user text is broken up before (see `spelling_guard`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
 
 from recipe.conversation import Conversation
+from recipe.encoding.prompt_tokenizer import unpacked
 from recipe.encoding.spelling_guard import Collector, Guard, Spellings, unused_chars
 from recipe.encoding.template_environment import template_environment
 from recipe.encoding.template_variables import template_variables
@@ -40,12 +42,17 @@ class ChatTemplateEncoding:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         try:
-            self._template = template_environment().from_string(template)
+            environment = template_environment()
+            tree = environment.parse(template)
+            self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as problem:
             raise ValueError(f"the chat template is invalid in line {problem.lineno}: {problem.message}") from problem
         self._tokenizer = tokenizer
         self._variables = {**(special_tokens or {}), **(extra or {})}
         self._spellings = Spellings(tokenizer.added_spellings.values())
+        self._constant_texts = {
+            text for literal in _literals(tree) for text, is_special in self._spellings.split(literal) if not is_special
+        }
         self._own_text = "\0".join([template, *tokenizer.added_spellings.values()])
 
     def render_conversation(self, conversation: Conversation) -> RenderedPrompt:
@@ -74,7 +81,15 @@ class ChatTemplateEncoding:
 
     def encode(self, conversation: Conversation) -> list[int]:
         """Return the token IDs of a conversation. Raises TemplateError."""
-        return self._tokenizer.prompt_tokenizer.encode(self.render_conversation(conversation).parts)
+        return unpacked(self.encode_packed(conversation))
+
+    def encode_packed(self, conversation: Conversation) -> bytes:
+        """Return the same IDs as native 32-bit unsigned integers."""
+        return self._tokenizer.prompt_tokenizer.encode_packed(self.render_conversation(conversation).parts)
+
+    def constant_texts(self) -> set[str]:
+        """The ordinary stretches between two special tokens that are written as such in the template."""
+        return self._constant_texts
 
     def _render(
         self, conversation: Conversation, variables: dict[str, Any], continued: Sequence[str], end_mark: str
@@ -93,6 +108,15 @@ class ChatTemplateEncoding:
         if not mark:
             raise jinja2.TemplateError("it does not show the message that is to be continued")
         return kept
+
+
+def _literals(tree: nodes.Template) -> Iterator[str]:
+    """The texts in a template, inside and outside of its expressions."""
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            yield constant.value
+    for data in tree.find_all(nodes.TemplateData):
+        yield data.data
 
 
 def _continued_fields(conversation: Conversation) -> tuple[str, ...]:

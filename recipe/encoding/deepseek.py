@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from recipe.conversation import Conversation
 from recipe.encoding.dsml import Dialect, Dsml
 from recipe.encoding.grounding import Grounding
+from recipe.encoding.prompt_tokenizer import unpacked
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.encoding.tool_block import ToolBlock
 from recipe.image_source import ImageSource
@@ -140,11 +141,19 @@ class DeepseekEncoding(ABC):
 
         Raises RuntimeError without a tokenizer, or when it lacks a special token of the prompt.
         """
+        return unpacked(self.encode_packed(conversation))
+
+    def encode_packed(self, conversation: Conversation) -> bytes:
+        """Return the same IDs as native 32-bit unsigned integers."""
         if not isinstance(conversation, Conversation):
             raise TypeError(f"argument 'conversation': '{type(conversation).__name__}' object is no Conversation")
         if self._tokenizer is None:
             raise RuntimeError("no tokenizer is attached to the encoding")
-        return self._tokenizer.prompt_tokenizer.encode(self.render_conversation(conversation).parts)
+        return self._tokenizer.prompt_tokenizer.encode_packed(self.render_conversation(conversation).parts)
+
+    def constant_texts(self) -> set[str]:
+        """The ordinary stretches that this encoding writes whatever the conversation."""
+        return self._markup.dsml.constant_texts() | self._markup.tool_block.constant_texts()
 
     def _with(self, markup: Markup, tokenizer: Tokenizer | None) -> Self:
         encoding = type(self).__new__(type(self))

@@ -47,6 +47,12 @@ class Dsml:
         self._open = f"{dialect.calls}>\n"
         self._close = f"{dialect.calls}>"
 
+    def constant_texts(self) -> set[str]:
+        """The ordinary stretches between the tokens of a block that are the same for all calls."""
+        dialect = self._dialect
+        ends = (self._open, f"{dialect.invoke}>\n", f"{dialect.parameter}>\n")
+        return {self._close, *(end + start for end in ends for start in ("<", "</"))}
+
     def push_open(self, prompt: Prompt) -> None:
         """Open a block of calls, for the model to go on inside it."""
         prompt.push_text("\n\n<")

@@ -2,80 +2,99 @@
 
 Special tokens are looked up in the added vocabulary. The ordinary stretches between them are encoded in one batch by a
 twin of the tokenizer that shares its model but has no added tokens: whatever is spelled there stays ordinary text.
-What the library does at the edges of an added token is done here:
-
-- a token that swallows white space (lstrip, rstrip) takes it from the stretches beside it;
-- where only the very first word of a text gets a leading space (Metaspace, "first"), later stretches use a second twin.
-
-Short stretches, the wording of templates above all, recur in every prompt; their IDs are kept.
+What has been encoded before is taken from the cache. Long stretches are kept in parts, cut where that changes nothing.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 
 import tokenizers
-from tokenizers.pre_tokenizers import Metaspace, PreTokenizer
-from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 from recipe.argument import quoted
+from recipe.encoding.line_cuts import PART_LENGTH, allows_cuts, parts
+from recipe.encoding.stretch_context import StretchContext
+from recipe.encoding.token_cache import TokenCache
 from recipe.prompt import Prompt
 
-_KEPT_LENGTH = 256
-_KEPT_STRETCHES = 4096
+_DEFAULT_CACHE_BYTES = 4 << 20
+_FIRST = "\0first\0"
+"""Distinguishes a text that begins a prompt in the cache, where that makes a difference."""
 
 
 class PromptTokenizer:
-    """Encodes prompts, without adding a BOS token. Raises RuntimeError for a tokenizer that pads its output."""
+    """Encodes prompts, without adding a BOS token. Raises RuntimeError for a tokenizer that pads its output.
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+    `cache` holds what has been encoded; its budget may be changed at any time.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, cache_bytes: int = _DEFAULT_CACHE_BYTES) -> None:
         if tokenizer.padding is not None:
             raise RuntimeError("the tokenizer pads its encodings, and a prompt must not be padded")
         added = tokenizer.get_added_tokens_decoder()
-        self._special_ids = {token.content: [token_id] for token_id, token in added.items()}
+        self.cache = TokenCache(cache_bytes)
+        self._special_ids = {token.content: _packed([token_id]) for token_id, token in added.items()}
         self._added_ids = frozenset(added)
-        self._strips_left = frozenset(token.content for token in added.values() if token.lstrip)
-        self._strips_right = frozenset(token.content for token in added.values() if token.rstrip)
-        self._first = _twin(tokenizer, tokenizer.pre_tokenizer)
-        self._later = _twin(tokenizer, _without_leading_space(tokenizer.pre_tokenizer))
-        self._kept: dict[str, list[int]] = {}
+        self._context = StretchContext(tokenizer)
+        self._is_cut = self._context.is_free and self._context.first is self._context.later and allows_cuts(tokenizer)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the IDs of `prompt`. Raises RuntimeError when it has a special token that the vocabulary lacks."""
-        stretches = list(prompt.stretches())
-        if self._strips_left or self._strips_right:
-            stretches = self._stripped(stretches)
-        ids: list[list[int]] = []
-        if stretches and not stretches[0][1]:
-            ids.append(self._ordinary(self._first, stretches.pop(0)[0]))
+        return unpacked(self.encode_packed(prompt))
+
+    def encode_packed(self, prompt: Prompt) -> bytes:
+        """Return the same IDs as native 32-bit unsigned integers."""
+        stretches: Iterable[tuple[str, bool]] = prompt.stretches()
+        if not self._context.is_free:
+            stretches = self._context.settle(list(stretches))
+        if self._is_cut:
+            stretches = _cut_stretches(stretches)
+        return self._encode(iter(stretches))
+
+    def keep_always(self, texts: Iterable[str]) -> None:
+        """Encode the constant texts of a template now, and keep them whatever the budget."""
+        self.cache.keep_always({text: _packed(self._ordinary(self._context.later, text)) for text in texts if text})
+
+    def _encode(self, stretches: Iterator[tuple[str, bool]]) -> bytes:
+        found: list[bytes] = []
         unknown: list[tuple[int, str]] = []
+        special_ids, kept = self._special_ids, self.cache.get
         for stretch, is_special in stretches:
-            known = self._special(stretch) if is_special else self._kept.get(stretch)
-            if known is None:
-                unknown.append((len(ids), stretch))
-            ids.append(known or [])
+            if is_special:
+                ids = special_ids.get(stretch)
+                if ids is None:
+                    raise _unknown_special(stretch)
+            elif not found and self._context.first is not self._context.later:
+                ids = self._beginning(stretch)
+            else:
+                ids = kept(stretch)
+                if ids is None:
+                    unknown.append((len(found), stretch))
+                    ids = b""
+            found.append(ids)
         if unknown:
-            self._fill(ids, unknown)
-        return list(chain.from_iterable(ids))
+            self._fill(found, unknown)
+        return b"".join(found)
 
-    def _special(self, spelling: str) -> list[int]:
-        try:
-            return self._special_ids[spelling]
-        except KeyError:
-            problem = f"special token {quoted(spelling)} is not in the added vocabulary"
-            raise RuntimeError(f"failed to encode conversation: {problem}") from None
+    def _beginning(self, stretch: str) -> bytes:
+        """The IDs of a stretch that begins the prompt, for a tokenizer to which that matters."""
+        key = _FIRST + stretch
+        ids = self.cache.get(key)
+        if ids is None:
+            ids = _packed(self._ordinary(self._context.first, stretch))
+            self.cache.put(key, ids)
+        return ids
 
-    def _fill(self, ids: list[list[int]], unknown: list[tuple[int, str]]) -> None:
-        """Encode the (place, stretch) pairs in one batch, put the IDs in their places and keep those of short ones."""
-        if len(self._kept) >= _KEPT_STRETCHES:
-            self._kept.clear()
-        encodings = self._later.encode_batch_fast([stretch for _, stretch in unknown], add_special_tokens=False)
+    def _fill(self, found: list[bytes], unknown: list[tuple[int, str]]) -> None:
+        """Encode the (place, stretch) pairs in one batch, put the IDs in their places and into the cache."""
+        later = self._context.later
+        encodings = later.encode_batch_fast([stretch for _, stretch in unknown], add_special_tokens=False)
         for (place, stretch), encoding in zip(unknown, encodings, strict=True):
-            found = encoding.ids
-            if not self._added_ids.isdisjoint(found):
-                found = self._ordinary(self._later, stretch)
-            ids[place] = found
-            if len(stretch) <= _KEPT_LENGTH:
-                self._kept[stretch] = found
+            ids = encoding.ids
+            if not self._added_ids.isdisjoint(ids):
+                ids = self._ordinary(later, stretch)
+            found[place] = _packed(ids)
+            self.cache.put(stretch, found[place])
 
     def _ordinary(self, twin: tokenizers.Tokenizer, stretch: str) -> list[int]:
         """Encode one stretch, whose text may be in the model's own vocabulary as what is elsewhere an added token.
@@ -85,7 +104,7 @@ class PromptTokenizer:
         pieces = [stretch]
         while True:
             encodings = [twin.encode(pieces[0], add_special_tokens=False)]
-            encodings += self._later.encode_batch(pieces[1:], add_special_tokens=False)
+            encodings += self._context.later.encode_batch(pieces[1:], add_special_tokens=False)
             cut = [part for piece, found in zip(pieces, encodings, strict=True) for part in self._cut(piece, found)]
             if len(cut) == len(pieces):
                 return list(chain.from_iterable(found.ids for found in encodings))
@@ -101,37 +120,25 @@ class PromptTokenizer:
         ]
         return [piece[start:end] for start, end in pairwise(cuts)]
 
-    def _stripped(self, stretches: Sequence[tuple[str, bool]]) -> list[tuple[str, bool]]:
-        """Take from ordinary stretches the white space that the special tokens beside them swallow."""
-        stripped: list[tuple[str, bool]] = []
-        for index, (stretch, is_special) in enumerate(stretches):
-            if not is_special:
-                if index and stretches[index - 1][0] in self._strips_right:
-                    stretch = stretch.lstrip()
-                if index + 1 < len(stretches) and stretches[index + 1][0] in self._strips_left:
-                    stretch = stretch.rstrip()
-            if stretch:
-                stripped.append((stretch, is_special))
-        return stripped
+
+def unpacked(packed_ids: bytes) -> list[int]:
+    """The IDs of a packed prompt."""
+    return memoryview(packed_ids).cast("I").tolist()
 
 
-def _twin(tokenizer: tokenizers.Tokenizer, pre_tokenizer: PreTokenizer | None) -> tokenizers.Tokenizer:
-    """A tokenizer without added tokens that shares the model (nothing is copied) and the normalizer."""
-    twin = tokenizers.Tokenizer(tokenizer.model)
-    if tokenizer.normalizer is not None:
-        twin.normalizer = tokenizer.normalizer
-    if pre_tokenizer is not None:
-        twin.pre_tokenizer = pre_tokenizer
-    return twin
+def _packed(ids: list[int]) -> bytes:
+    return array("I", ids).tobytes()
 
 
-def _without_leading_space(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
-    """The same pre-tokenizer for a text that is not the first one."""
-    if pre_tokenizer is None:
-        return None
-    state = pre_tokenizer.__getstate__()
-    if b'"prepend_scheme":"first"' not in state:
-        return pre_tokenizer
-    later: PreTokenizer = PreTokenizers([]) if isinstance(pre_tokenizer, PreTokenizers) else Metaspace()
-    later.__setstate__(state.replace(b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'))
-    return later
+def _cut_stretches(stretches: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
+    """The same stretches, long ones in parts."""
+    for stretch in stretches:
+        if len(stretch[0]) <= PART_LENGTH:
+            yield stretch
+        else:
+            yield from ((part, False) for part in parts(stretch[0]))
+
+
+def _unknown_special(spelling: str) -> RuntimeError:
+    problem = f"special token {quoted(spelling)} is not in the added vocabulary"
+    return RuntimeError(f"failed to encode conversation: {problem}")

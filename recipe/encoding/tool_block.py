@@ -57,6 +57,10 @@ class ToolBlock:
         prompt.push_text(self._dialect.lines([self.schema(tool) for tool in tools if not tool.defer_loading]))
         prompt.push_text(_CONCLUSION)
 
+    def constant_texts(self) -> set[str]:
+        """The ordinary stretches of the block that no schema and no system message touches."""
+        return {text for text, is_special in [*self._explanation.stretches()][1:-1] if not is_special}
+
     def schema(self, tool: ToolDefinition) -> str:
         """Return the line that describes one tool."""
         return self._dialect.json(
