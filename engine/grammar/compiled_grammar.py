@@ -11,14 +11,19 @@ from engine.grammar.matcher import Matcher
 from engine.grammar.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompiledGrammar:
-    """`start` stands at the grammar's beginning and is only ever copied."""
+    """`start` stands at the grammar's beginning and is only ever copied.
+
+    Copies share what they learn of the grammar's tokens, and so its limits: `has_failed` says that one of them has run
+    into these. The others may, too; whoever wants the grammar again should compile it again.
+    """
 
     start: LLMatcher
     gates: tuple[Gate, ...]
     vocabulary: Vocabulary
+    has_failed: bool = False
 
     def new_matcher(self, stop_ids: frozenset[int]) -> Matcher:
         """A matcher at the beginning; see `engine.core.grammar.CompiledGrammar`."""
-        return Matcher(self.start, self.gates, self.vocabulary, stop_ids)
+        return Matcher(self, stop_ids)

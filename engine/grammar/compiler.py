@@ -61,7 +61,7 @@ class GrammarCompiler:
     async def compile(self, constraint: OutputConstraint) -> ConstraintHandle:
         """The handle of `constraint`. Raises `ConstraintRefusedError` naming what cannot be enforced."""
         compiling = self._compiles.get(constraint)
-        if compiling is None:
+        if compiling is None or _has_failed(compiling):
             compiling = self._compiles[constraint] = asyncio.ensure_future(self._compile(constraint))
             compiling.add_done_callback(_look_at_failure)
         self._compiles.move_to_end(constraint)
@@ -126,7 +126,12 @@ def _reason(matcher: LLMatcher) -> str:
     return " ".join(_SOURCE_PICTURE.split(matcher.get_error())[0].split())[:_MAX_REASON_CHARS]
 
 
+def _has_failed(compiled: asyncio.Future[ConstraintHandle]) -> bool:
+    """Whether this is a grammar that has run into its limits since."""
+    return compiled.done() and compiled.exception() is None and compiled.result().payload.has_failed
+
+
 def _look_at_failure(future: asyncio.Future[Any]) -> None:
-    """A refusal is raised to whoever waits; there may be nobody left."""
+    """A failure is raised to whoever waits; there may be nobody left."""
     if not future.cancelled():
         future.exception()

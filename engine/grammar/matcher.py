@@ -9,23 +9,24 @@ output may end.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher
 
 from engine.grammar.gate import Gate, GateWatch, Opening
-from engine.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from engine.grammar.compiled_grammar import CompiledGrammar
 
 
 class Matcher:
     """Implements `engine.core.grammar.GrammarMatcher`. `bound` is the grammar's matcher once it holds, else None."""
 
-    def __init__(
-        self, start: LLMatcher, gates: tuple[Gate, ...], vocabulary: Vocabulary, stop_ids: frozenset[int]
-    ) -> None:
-        self._start = start
-        self._gates = gates
+    def __init__(self, grammar: CompiledGrammar, stop_ids: frozenset[int]) -> None:
+        vocabulary = grammar.vocabulary
+        self._grammar = grammar
+        self._gates = grammar.gates
         self._vocabulary = vocabulary
         self._stop_ids = [token for token in stop_ids if token < vocabulary.vocab_size]
         self._end_ids = sorted({*self._stop_ids, *vocabulary.eos_token_ids})
@@ -33,6 +34,10 @@ class Matcher:
         self.bound: LLMatcher | None = None
         self._watch: GateWatch | None = None
         self._enter(0)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocabulary.vocab_size
 
     def accept_token(self, token_id: int) -> bool:
         """Advance over `token_id`; false, and nothing changes, when the grammar does not allow it."""
@@ -54,6 +59,7 @@ class Matcher:
     def mask_ends(self, row: Any) -> None:
         """Correct a filled row: stop tokens where the output may end, nothing at all once the grammar has failed."""
         if self.bound is not None and self.bound.is_error():
+            self._grammar.has_failed = True
             row.fill(0)
             return
         may_end = self._may_end()
@@ -89,14 +95,14 @@ class Matcher:
         self._gate = gate
         is_free = gate < len(self._gates)
         self._watch = GateWatch(self._gates[gate], self._vocabulary) if is_free else None
-        self.bound = None if is_free else self._start.deep_copy()
+        self.bound = None if is_free else self._grammar.start.deep_copy()
 
     def _accept_free(self, token_id: int) -> None:
         if self._watch is None or (passed := self._watch.accept(token_id)) is None:
             return
         opening, rest = passed
         tokens = self._tokens_behind(opening, rest, self._watch.gate)
-        start = self._start.deep_copy()
+        start = self._grammar.start.deep_copy()
         if self._gate + 1 < len(self._gates):
             self._enter(self._gate + 1)
             for token in tokens:

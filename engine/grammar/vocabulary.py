@@ -46,9 +46,11 @@ class Vocabulary:
         return literal(spelling) if token_id is None else f"<[{token_id}]>"
 
     def encode(self, text: bytes) -> list[int]:
-        """Ordinary tokens that spell `text`."""
+        """Ordinary tokens that spell `text`; byte by byte, if it spells a marker."""
         token_ids: list[int] = self.tokenizer.tokenize_bytes(text)
-        return token_ids
+        if self._marker_ids.isdisjoint(token_ids):
+            return token_ids
+        return [token_id for byte in text for token_id in self.tokenizer.tokenize_bytes(bytes([byte]))]
 
     def bytes_of(self, token_id: int) -> bytes:
         """What an ordinary token spells; nothing for a marker."""

@@ -70,8 +70,9 @@ class _BlockWriter:
         return f"{literal(start)} {self._writer.symbol(_TOKEN)} {literal(rest)}"
 
     def _call(self, tool: Tool) -> str:
-        parameters = " ".join(self._parameters(tool))
-        if self._tags.blank:
+        expressions = list(self._parameters(tool))
+        parameters = " ".join(expressions)
+        if self._tags.blank and all(expression.endswith(("?", "*")) for expression in expressions):
             parameters = f"({parameters} | {literal(self._tags.blank)})" if parameters else literal(self._tags.blank)
         opening = self._tag("<", f'{self._tags.invoke} name="{tool.name}">\n')
         return f"{opening} {parameters} {self._tag('</', f'{self._tags.invoke}>{chr(10)}')}"

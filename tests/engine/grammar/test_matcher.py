@@ -1,0 +1,164 @@
+"""One sequence's way through its grammar: where it may end, what passes a gate, what rollback takes back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from engine.grammar.gate import Gate, Opening
+from engine.grammar.vocabulary import Vocabulary
+from tests.engine.grammar.following import EOS, accepts, compiled, follow, mask_of, may_end, tokens_of
+
+STOPS = frozenset([EOS])
+NUMBER = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}'
+THINKING_END = "</think>"
+
+
+def test_the_output_cannot_end_inside_a_number_that_is_not_all(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "json", NUMBER).new_matcher(STOPS)
+    for token in tokens_of(deepseek, '{"n": 12}'):
+        assert not may_end(matcher)
+        assert matcher.accept_token(token)
+    assert may_end(matcher)
+
+
+def test_a_number_alone_may_end_or_go_on_but_not_end_in_its_fraction(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "json", '{"type":"number"}').new_matcher(STOPS)
+    follow(matcher, tokens_of(deepseek, "12"))
+    assert may_end(matcher) and not matcher.is_terminated()
+    follow(matcher, tokens_of(deepseek, "."))
+    assert not may_end(matcher)
+
+
+def test_every_stop_token_waits_for_the_end_and_then_nothing_else_is_allowed(deepseek: Vocabulary) -> None:
+    (comma,) = tokens_of(deepseek, ",")
+    stops = frozenset([EOS, comma])
+    matcher = compiled(deepseek, "json", '{"type":"array","items":{"type":"integer"}}').new_matcher(stops)
+    follow(matcher, tokens_of(deepseek, "[1"))
+    assert not mask_of(matcher)[[EOS, comma]].any(), "a comma would end the output here"
+    follow(matcher, tokens_of(deepseek, "]"))
+    assert matcher.is_terminated()
+    assert set(np.flatnonzero(mask_of(matcher))) == stops
+
+
+def test_the_models_own_end_is_not_allowed_where_a_request_ignores_it(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "json", '{"type":"integer"}').new_matcher(frozenset())
+    follow(matcher, tokens_of(deepseek, "1"))
+    assert not may_end(matcher)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4])
+def test_json_may_be_printed_in_any_usual_way(deepseek: Vocabulary, indent: int | None) -> None:
+    text = json.dumps({"n": 1, "list": [1, {"deep": [[]]}]}, indent=indent)
+    assert accepts(compiled(deepseek, "json"), tokens_of(deepseek, text))
+
+
+@pytest.mark.parametrize("place", ['{"a": 1', "{", '{"a":', '{"a": [1, ', "["])
+def test_whitespace_is_bounded_wherever_it_may_stand(deepseek: Vocabulary, place: str) -> None:
+    matcher = compiled(deepseek, "json", '{"type":["object","array"]}').new_matcher(STOPS)
+    assert follow(matcher, tokens_of(deepseek, place)) > 0
+    blanks = [token for text in (" ", "\n", "\t", "  ", "    ") for token in tokens_of(deepseek, text)]
+    for count in range(40):
+        allowed = [token for token in blanks if mask_of(matcher)[token]]
+        if not allowed:
+            break
+        matcher.accept_token(allowed[count % len(allowed)])
+    assert count < 30
+    assert mask_of(matcher).any()
+
+
+def test_a_token_that_is_refused_changes_nothing(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "regex", "[a-z]{3}").new_matcher(STOPS)
+    (digit,) = tokens_of(deepseek, "7")
+    assert not matcher.accept_token(digit)
+    assert follow(matcher, tokens_of(deepseek, "abc")) and matcher.is_terminated()
+
+
+def test_rollback_takes_tokens_back_also_past_the_end_and_past_a_gate(deepseek: Vocabulary) -> None:
+    grammar = compiled(deepseek, "json", NUMBER, begins_after=THINKING_END)
+    tokens = tokens_of(deepseek, 'so</think>{"n": 12}', THINKING_END)
+    matcher = grammar.new_matcher(STOPS)
+    assert follow(matcher, tokens) == len(tokens)
+    for back in range(len(tokens) + 1):
+        matcher.rollback(back)
+        assert matcher.is_terminated() is (back == 0)
+        rest = tokens[len(tokens) - back :]
+        assert follow(matcher, rest) == len(rest) and matcher.is_terminated()
+    with pytest.raises(ValueError, match="num_tokens"):
+        matcher.rollback(len(tokens) + 1)
+
+
+def test_a_constraint_holds_from_the_token_that_ends_the_reasoning_and_not_from_its_letters(
+    deepseek: Vocabulary,
+) -> None:
+    matcher = compiled(deepseek, "json", NUMBER, begins_after=THINKING_END).new_matcher(STOPS)
+    follow(matcher, tokens_of(deepseek, "I write </think> in letters, free as a bird."))
+    assert mask_of(matcher).sum() == len(mask_of(matcher)) - 1, "everything but the end"
+    follow(matcher, tokens_of(deepseek, "</think>", THINKING_END))
+    tokens = tokens_of(deepseek, "bird")
+    assert follow(matcher, tokens) == 0
+    assert follow(matcher, tokens_of(deepseek, '\n\n{"n": 1}')) and matcher.is_terminated()
+
+
+def test_a_reasoning_model_that_does_not_reason_is_bound_at_once(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "json", NUMBER, begins_after="").new_matcher(STOPS)
+    assert follow(matcher, tokens_of(deepseek, "Well")) == 0
+    assert follow(matcher, tokens_of(deepseek, '{"n": 1}')) and matcher.is_terminated()
+
+
+def test_a_marker_without_a_token_is_found_in_text_however_tokens_cut_it(smollm2: Vocabulary) -> None:
+    grammar = compiled(smollm2, "regex", "[0-9]+!", begins_after="</think>")
+    for reasoning in ("a</think>12!", "</think>12!", "</thin</think>12!"):
+        for cut in range(1, len(reasoning) - 3):
+            tokens = tokens_of(smollm2, reasoning[:cut]) + tokens_of(smollm2, reasoning[cut:])
+            matcher = grammar.new_matcher(STOPS)
+            assert follow(matcher, tokens) == len(tokens) and matcher.is_terminated(), (reasoning, cut)
+
+
+def test_markers_are_out_of_reach_of_text(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "json").new_matcher(STOPS)
+    follow(matcher, tokens_of(deepseek, '{"a": "'))
+    mask = mask_of(matcher)
+    for marker in (THINKING_END, "｜DSML｜", "<｜tool▁calls▁begin｜>"):
+        token = deepseek.marker_id(marker)
+        assert token is not None and not mask[token]
+    assert follow(matcher, tokens_of(deepseek, '</think>"}')), "their letters are text"
+    assert matcher.is_terminated()
+
+
+def test_no_token_past_the_vocabulary_is_ever_allowed_by_a_grammar(smollm2_files: object) -> None:
+    files = smollm2_files
+    padded = Vocabulary(files.tokenizer_json, 49_252, files.eos_token_ids)  # type: ignore[attr-defined]
+    matcher = compiled(padded, "regex", "(?s:.*)").new_matcher(frozenset([2]))
+    assert mask_of(matcher)[:49152].sum() > 49_000
+    assert not mask_of(matcher)[49152:].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "good", "bad"),
+    [
+        ("regex", r"^\d{4}-\d\d$", ["2026-11"], ["2026", "x2026-11", "2026-111"]),
+        ("regex", "yes|no", ["yes", "no"], ["yess", "maybe"]),
+        ("regex", "", [""], ["a"]),
+        ("choice", '["red","reddish","a \\"b\\""]', ["red", "reddish", 'a "b"'], ["re", "reddi"]),
+        ("grammar", 'start: "a" b?\nb: /[0-9]+/', ["a", "a12"], ["b", "a b"]),
+        ("grammar", 'root ::= "x" y*\ny ::= [0-9]', ["x", "x42"], ["y"]),
+    ],
+)
+def test_patterns_choices_and_grammars_accept_what_they_say(
+    deepseek: Vocabulary, kind: str, schema: str, good: list[str], bad: list[str]
+) -> None:
+    grammar = compiled(deepseek, kind, schema)
+    assert [text for text in good if not accepts(grammar, tokens_of(deepseek, text))] == []
+    assert [text for text in bad if accepts(grammar, tokens_of(deepseek, text))] == []
+
+
+def test_an_opening_at_the_start_is_none_later_on(smollm2: Vocabulary) -> None:
+    opening = Opening(b'{"name"', at_start=True)
+    gate = Gate((opening,), may_end=True, replays=True)
+    assert opening.rest(b' {"name": 1', 0, is_all=True) == b": 1"
+    assert opening.rest(b'a {"name"', 0, is_all=True) is None
+    assert opening.rest(b'{"name"', 0, is_all=False) is None
+    assert gate.openings == (opening,)
