@@ -223,7 +223,7 @@ def test_a_schema_that_was_promised_is_enforced_or_refused_and_any_other_as_far_
     deepseek: Vocabulary, markup: str
 ) -> None:
     promised = json.dumps([tool("f", UNENFORCEABLE, strict=True)])
-    with pytest.raises(ConstraintRefusedError, match="tool 'f'.*'uniqueItems'"):
+    with pytest.raises(ConstraintRefusedError, match=r"tool 'f'.*'uniqueItems'"):
         compiled(deepseek, "tool_call", promised, tool_markup=markup)
     loose = json.dumps([tool("f", UNENFORCEABLE)])
     grammar = compiled(deepseek, "tool_call_required", loose, tool_markup=markup)
