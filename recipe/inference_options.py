@@ -58,7 +58,8 @@ class InferenceOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     stop_token_ids: Sequence[int] = ()
     bad_words: Sequence[str] = ()
-    """Texts that must not appear in the output."""
+    """Texts that must not appear in the output; as tokens only once someone knows the vocabulary."""
+    bad_words_token_ids: Sequence[Sequence[int]] = ()
     ignore_eos: bool = False
     priority: int = 0
     """Lower is sooner."""

@@ -21,6 +21,7 @@ from aiohttp import web
 from engine.backend import Backend, ConstraintHandle, EngineError, EngineRequest
 from engine.core.sampling_params import SamplingParams
 from engine.entrypoints.admission import Admission, Permit
+from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.cleanup import run_to_completion
 from engine.entrypoints.errors import ApiError, as_api_error
 from engine.entrypoints.http_request import HttpRequest
@@ -92,6 +93,7 @@ class GenerationHandler:
     async def _serve(self, exchange: Exchange) -> web.StreamResponse:
         """Run the exchange, and account for it however it ends."""
         trace = exchange.trace
+        self._telemetry.begin(trace)
         try:
             with self._admission.admit(exchange.request.key) as exchange.permit, exchange.lifeline:
                 return await self._run(exchange, exchange.permit)
@@ -122,7 +124,7 @@ class GenerationHandler:
 
     async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:
         prepared: PreparedRequest | RejectedRequest = await self._pool.run(
-            prepare, exchange.protocol.name, body, exchange.response_id
+            prepare, exchange.protocol.name, body, exchange.response_id, affinity=affinity_of(body)
         )
         if isinstance(prepared, RejectedRequest):
             raise ApiError(prepared.status, prepared.message)
@@ -140,14 +142,16 @@ class GenerationHandler:
         self, exchange: Exchange, prepared: PreparedRequest, constraint: ConstraintHandle | None
     ) -> EngineRequest:
         key, deadline = exchange.request.key, exchange.lifeline.deadline
+        options = prepared.inference_options
         return EngineRequest(
             request_id=exchange.trace.request_id,
             prompt_token_ids=array("I", prepared.token_ids),
             sampling_params=sampling_params(prepared, self._default_seed),
             constraint=constraint,
             stream=prepared.stream,
-            priority=0 if key is None else key.priority,
+            priority=options.priority if key is None else max(key.priority, options.priority),
             deadline=None if deadline == float("inf") else deadline,
+            cache_salt=options.cache_salt.encode(),
         )
 
     @staticmethod
@@ -215,4 +219,14 @@ def sampling_params(prepared: PreparedRequest, default_seed: int | None) -> Samp
         top_p=1.0 if options.top_p is None else options.top_p,
         seed=secrets.randbits(63) if seed is None else seed,
         logprobs=(options.top_logprobs or 0) if options.logprobs else None,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        logit_bias=options.logit_bias,
+        min_tokens=options.min_tokens,
+        bad_words_token_ids=options.bad_words_token_ids,
+        stop_token_ids=options.stop_token_ids,
+        ignore_eos=options.ignore_eos,
     )

@@ -14,6 +14,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from recipe.conversion_options import MAX_TOKENS_UPPER_BOUND
+
 GROUPS = ("model", "engine", "server", "requests", "limits", "security", "mock")
 
 
@@ -68,6 +70,7 @@ class ServerOptions:
     )
     gpu_memory_utilization: float = option(0.9, "engine", "share of GPU memory to use, with --device cuda")
     threads: int | None = option(None, "engine", "CPU threads of a step", shown="physical cores")
+    cpu_kernels: str = option("auto", "engine", "compiled kernels on the CPU", choices=("auto", "off"))
     prefix_cache: bool = option(True, "engine", "reuse the KV of shared prompt beginnings")
     stop_preempted_request: bool = option(
         False, "engine", "end a request when KV memory runs out, instead of computing it again later"
@@ -83,7 +86,21 @@ class ServerOptions:
     log_level: str = option("info", "server", "least level logged", choices=("debug", "info", "warning", "error"))
     disable_log_stats: bool = option(False, "server", "no line of statistics every 10 s")
     config: str | None = option(None, "server", "TOML file with any of these options", metavar="FILE")
+    model_alias: list[str] = option(
+        [], "requests", "further name that clients may use, * for any; may be repeated", metavar="NAME|*", shown="none"
+    )
     default_thinking: bool = option(True, "requests", "thinking mode where a request does not say")
+    max_tokens_bound: int = option(MAX_TOKENS_UPPER_BOUND, "requests", "largest max_tokens of a request")
+    missing_reasoning: str = option(
+        "fill", "requests", "history without the reasoning it had in thinking mode", choices=("fill", "reject")
+    )
+    web_search: str | None = option(
+        None,
+        "requests",
+        "requests for web search, which the server does not do",
+        choices=("drop", "reject"),
+        shown="drop in Responses, reject in Messages",
+    )
     max_requests: int = option(1024, "limits", "requests under way at a time")
     max_preparing: int = option(256, "limits", "of them, requests whose body arrives or is prepared")
     max_queued: int = option(256, "limits", "of them, requests that wait for the engine")
