@@ -41,6 +41,7 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         enable_prefix_caching=options.prefix_cache,
         stop_preempted_request=options.stop_preempted_request,
         num_threads=options.threads,
+        cpu_kernels=options.cpu_kernels,
         seed=options.seed,
     )
 

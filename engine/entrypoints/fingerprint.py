@@ -18,6 +18,7 @@ def system_fingerprint(weights: str, config: EngineConfig) -> str:
         "device": config.device,
         "eager": config.enforce_eager,
         "threads": config.num_threads,
+        "cpu_kernels": config.cpu_kernels,
         "kernels": [_version_of("torch"), _version_of("cupy-cuda12x"), _version_of("cupy-cuda13x"), platform.machine()],
         "server": _version_of("recipe-server"),
     }

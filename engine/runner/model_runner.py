@@ -22,6 +22,8 @@ from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import Sequence
 from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
+from engine.runner.kernels.cpu_llama import CompiledLlama
+from engine.runner.kernels.cpu_path import open_compiled
 from engine.runner.kv_cache import KVCache
 from engine.runner.linear import packs
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
@@ -44,13 +46,15 @@ class Forward:
 class ModelRunner:
     """Computes batches on one device; implements `engine.core.runner.Runner`."""
 
-    def __init__(self, model: Model, plan: MemoryPlan, device: torch.device) -> None:
+    def __init__(self, model: Model | CompiledLlama, plan: MemoryPlan, device: torch.device) -> None:
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
-        self._model: Model | None = model
+        self._model: Model | CompiledLlama | None = model
         self._cache: KVCache | None = KVCache(model.kv_shape, plan.num_blocks, plan.block_size, device)
         self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device)
         self._sampler = Sampler(model.vocab_size)
+        if isinstance(model, CompiledLlama):
+            model.bind(self._cache, plan.block_size)
 
     @classmethod
     def load(cls, files: ModelFiles, config: EngineConfig, progress: Progress | None = None) -> ModelRunner:
@@ -60,18 +64,23 @@ class ModelRunner:
         """
         say = progress or (lambda line: None)
         device = resolve_device(config.device)
-        dtype = resolve_dtype(config.dtype, device)
         threads = use_threads(config.num_threads)
-        plan = _plan(files, config, device, dtype)
+        tensors = files.open_tensors()
+        compiled = open_compiled(files.config, tensors, config, device, threads, say)
+        dtype = resolve_dtype(config.dtype, device) if compiled is None else compiled.kv_shape.dtype
+        plan = _plan(files, config, device, dtype, None if compiled is None else compiled.weight_bytes)
         say(str(plan))
         started = perf_counter()
         kind = model_class(files.config)
-        model = kind.load(
-            files.config, files.open_tensors(), device=device, dtype=dtype, max_positions=plan.max_model_len
-        )
+        model: Model | CompiledLlama
+        if compiled is None:
+            model = kind.load(files.config, tensors, device=device, dtype=dtype, max_positions=plan.max_model_len)
+        else:
+            model = compiled.load()
+        number_format = str(dtype).removeprefix("torch.") if compiled is None else compiled.number_format
         place = f"the CPU, threads: {threads}" if device.type == "cpu" else torch.cuda.get_device_name(device)
         millions = kind.sizes(files.config, dtype).num_parameters / 1e6
-        say(f"weights: {millions:,.0f} M in {str(dtype).removeprefix('torch.')} on {place}, {_seconds(started)}")
+        say(f"weights: {millions:,.0f} M in {number_format} on {place}, {_seconds(started)}")
         started = perf_counter()
         keep_freed_memory()
         runner = cls(model, plan, device)
@@ -114,17 +123,23 @@ class ModelRunner:
         """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
         if self._model is None or self._cache is None:
             raise RuntimeError("the runner is closed")
+        if isinstance(self._model, CompiledLlama):
+            return self._model.forward(batch)
         return self._model.forward(self._builder.build(batch), self._cache)
 
 
-def _plan(files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
+def _plan(
+    files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype, packed_bytes: int | None
+) -> MemoryPlan:
+    """`packed_bytes` is the size of weights that stay as they are stored, None where they are cast to `dtype`."""
     sizes = model_class(files.config).sizes(files.config, dtype)
     available = available_memory(device)
+    cast_bytes = sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype))
     return plan_memory(
         config,
         sizes.kv_shape,
         device=device,
-        weight_bytes=sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype)),
+        weight_bytes=cast_bytes if packed_bytes is None else packed_bytes,
         activations=activation_bytes(
             config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize
         ),

@@ -1,1 +1,1 @@
-"""Compiled kernels: C sources for the CPU, built where they run, and what binds them. Nothing here imports torch at once."""
+"""Compiled kernels: C sources for the CPU, built where they run, and what binds them."""

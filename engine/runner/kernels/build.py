@@ -1,8 +1,8 @@
 """Builds the CPU library from the C sources beside this file, once for each source, compiler and instruction set.
 
-At first use only what this machine runs is compiled, in a few seconds; `python -m engine.runner.kernels.build` does that
-ahead of time, and with `--all` for every instruction set, as an image for several machines needs it. The results lie in
-the folder RECIPE_CACHE_DIR names, else under XDG_CACHE_HOME or ~/.cache.
+At first use only what this machine runs is compiled, in a few seconds; `python -m engine.runner.kernels.build` does
+that ahead of time, and with `--all` for every instruction set, as an image for several machines needs it. The results
+lie in the folder RECIPE_CACHE_DIR names, else under XDG_CACHE_HOME or ~/.cache.
 """
 
 from __future__ import annotations

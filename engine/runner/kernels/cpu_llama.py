@@ -65,14 +65,15 @@ class CompiledLlama:
         shapes = tensor_shapes(self.config)
         matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
         self._weights = PackedWeights(library, tensors, matrices)
-        self.weight_bytes = self._weights.num_bytes
+        self.weight_bytes, self.number_format = self._weights.num_bytes, self._weights.number_format
         self._vectors: list[np.ndarray[Any, Any]] = []  # kept alive for the library
         self._engine: int | None = None
         self._batch = _BatchArrays()
 
-    def load(self) -> None:
+    def load(self) -> CompiledLlama:
         """Read and pack the weights; raises `ModelLoadError`."""
         self._weights.load(self._threads)
+        return self
 
     def bind(self, cache: KVCache, block_size: int) -> None:
         """Make the engine that writes to `cache`; raises `ModelLoadError` without memory for it."""

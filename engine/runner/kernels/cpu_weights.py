@@ -1,13 +1,14 @@
 """Weights for the CPU kernels: every matrix packed once, straight from the file, into one piece of memory.
 
-Quantised blocks of a GGUF file keep their codes and scales. What is stored in another way is taken as bfloat16, which is
-what the model would be loaded in anyway.
+Quantised blocks of a GGUF file keep their codes and scales. What is stored in another way is taken as bfloat16, which
+is what the model would be loaded in anyway.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gguf.constants import GGMLQuantizationType
 
 from engine.runner.kernels.cpu_library import BFLOAT16, Matrix
 from engine.runner.weights.errors import ModelLoadError
@@ -48,6 +50,12 @@ class PackedWeights:
             size = library.packed_bytes(place.type_id, rows, columns)
             self.num_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._memory: np.ndarray[Any, Any] | None = None
+
+    @property
+    def number_format(self) -> str:
+        """The types of the matrices as GGUF names them, such as "Q4_1 and Q8_0"; the most frequent one first."""
+        counts = Counter(GGMLQuantizationType(place.type_id).name for place in self._places.values())
+        return " and ".join(name for name, _ in counts.most_common())
 
     def load(self, threads: int) -> None:
         """Read and pack every matrix; raises `ModelLoadError` for scales that cannot be kept as they are."""
