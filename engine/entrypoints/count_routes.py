@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.http_server import json_response, read_body
 from engine.entrypoints.preparation import PreparationPool
@@ -21,7 +22,9 @@ class CountRoutes:
 
     async def messages(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         body = await read_body(request, self._max_body_bytes, self._body_timeout_s)
-        counted: int | RejectedRequest = await self._pool.run(count_tokens, "messages", body)
+        counted: int | RejectedRequest = await self._pool.run(
+            count_tokens, "messages", body, affinity=affinity_of(body)
+        )
         if isinstance(counted, RejectedRequest):
             raise ApiError(counted.status, counted.message)
         return json_response(msgspec.json.encode({"input_tokens": counted}), request_id)
