@@ -66,7 +66,7 @@ class Sampler:
             mask_disallowed(logits, bitmask)
         best, token_ids = logits.max(dim=-1)
         drawn = [row for row, setting in enumerate(params) if not setting.is_greedy]
-        if len(drawn) == len(items):
+        if drawn and len(drawn) == len(items):
             token_ids = draw(logits, best, DrawSettings.of(items, logits.device))
         elif drawn:
             rows = torch.tensor(drawn, device=logits.device)

@@ -15,7 +15,7 @@ from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.device import available_memory, resolve_device, resolve_dtype
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.model_files import ModelFiles, ModelLoadError, open_model
-from tests.engine.runner.driving import Driver, load, make_sequence
+from tests.engine.runner.driving import GREEDY, Driver, load, make_sequence
 from tests.engine.runner.small_models import make_reference, save_directory
 
 PROMPT = [5, 80, 33, 4, 90]
@@ -61,9 +61,10 @@ def test_a_bitmask_limits_its_row_and_an_empty_one_gives_none(runner: ModelRunne
 
 def test_a_batch_that_samples_nothing_yields_nothing(runner: ModelRunner) -> None:
     driver = Driver(runner)
-    sequence = driver.add(make_sequence(PROMPT))
-    assert driver.step((sequence, 3)) == []
-    assert len(driver.step((sequence, 2))) == 1
+    for params in (GREEDY, SamplingParams(temperature=1.0)):
+        sequence = driver.add(make_sequence(PROMPT, params))
+        assert driver.step((sequence, 3)) == []
+        assert len(driver.step((sequence, 2))) == 1
 
 
 def test_logprobs_agree_with_the_logits(runner: ModelRunner) -> None:
