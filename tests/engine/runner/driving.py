@@ -89,6 +89,12 @@ class Driver:
 
 
 def load(files: ModelFiles, **settings: Any) -> ModelRunner:
-    """A float32 CPU runner with a small KV cache; `settings` as in `EngineConfig`."""
-    defaults: dict[str, Any] = {"device": "cpu", "dtype": "float32", "kv_cache_mib": 64, "num_threads": 1}
+    """A float32 CPU runner on torch with a small KV cache; `settings` as in `EngineConfig`."""
+    defaults: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "cpu_kernels": "off",
+        "kv_cache_mib": 64,
+        "num_threads": 1,
+    }
     return ModelRunner.load(files, EngineConfig(**{**defaults, **settings}))
