@@ -6,7 +6,7 @@
 
 A stream holds what its reader has not taken yet as one output that grows: never more than the request's `max_tokens`
 tokens, and a slow reader gets them in fewer chunks. Whole responses (`stream=False`) are gathered on the engine's side
-and posted once, at the finish.
+and posted at the finish, but for what tells that the request has started: its admission and its first token.
 
 The stop token is no part of a tokens chunk, as the decoder would show its spelling. It was generated and is counted,
 as elsewhere in the field: an empty text chunk accounts for it.

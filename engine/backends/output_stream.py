@@ -31,8 +31,8 @@ class OutputStream:
         self._submitted_at = time.monotonic()
 
     def due(self, output: SequenceOutput) -> SequenceOutput | None:
-        """What is to be delivered now: a streamed request's output at once, another's at its end."""
-        if self.request.stream:
+        """What is to be delivered now: all of a streamed request, the first token and the end of another."""
+        if self.request.stream or output.sequence.num_completion_tokens <= 1:
             return output
         if self._gathered is None:
             self._gathered = output

@@ -28,6 +28,7 @@ from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
 from engine.entrypoints.shutdown import StopSignals, drain
 from engine.entrypoints.statistics import log_statistics
+from engine.entrypoints.telemetry import ObservableBackend, set_up_logging
 from engine.entrypoints.tls import server_context
 from engine.runner.weights.model_files import ModelFiles, ModelLoadError
 from recipe import prepare as preparation_worker
@@ -102,6 +103,8 @@ async def create_server(options: ServerOptions, signals: StopSignals | None = No
         with phases.phase(f"workers ({options.workers or default_workers()})"):
             await pool.ready()
         desk = Desk(options, backend)
+        if isinstance(backend, ObservableBackend):
+            backend.observer = desk.telemetry.on_record
         served = Served(served_names(options, files), max_model_len, backend, pool, tokenizer)
         http = make_http_server(options, served, desk)
         runner = web.ServerRunner(http.server(), shutdown_timeout=CLOSE_TIMEOUT_S)
@@ -186,7 +189,7 @@ def run(options: ServerOptions) -> int:
     """Run the program; a failure to start is one line and exit code 2."""
     import uvloop
 
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(options.log_level)
     try:
         return uvloop.run(serve(options))
     except (StartupError, ConfigError, ModelLoadError, OptionError, WorkerDiedError) as error:

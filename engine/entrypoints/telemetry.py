@@ -7,17 +7,27 @@ answer, unless the server was asked to log bodies.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from engine.backends.request_record import RequestRecord
 from engine.entrypoints.lifeline import Lifeline, Phase
 from engine.entrypoints.metrics import Metrics
 
 access_log = logging.getLogger("access")
 
 MAX_LOGGED_BODY_CHARS = 20_000
+
+
+@runtime_checkable
+class ObservableBackend(Protocol):
+    """A backend that tells what it knows of each request when it has ended."""
+
+    observer: Callable[[RequestRecord], None] | None
 
 
 @dataclass(slots=True)
@@ -56,15 +66,40 @@ class RequestTrace:
         }
 
 
+def set_up_logging(level: str) -> None:
+    """Log to standard error: the access log as bare JSON lines, everything else with time, level and name."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access_log.handlers = [handler]
+    access_log.propagate = False
+
+
 class Telemetry:
     """Takes finished requests into the metrics and the log."""
 
     def __init__(self, metrics: Metrics, *, log_bodies: bool = False) -> None:
         self.metrics = metrics
         self.log_bodies = log_bodies
+        self._open: dict[str, RequestTrace] = {}
+
+    def begin(self, trace: RequestTrace) -> None:
+        """Account for a request until `finish`."""
+        self._open[trace.request_id] = trace
+
+    def on_record(self, record: RequestRecord) -> None:
+        """Take over when the engine scheduled a request, which it tells only with the outputs of the step."""
+        trace = self._open.get(record.request_id)
+        if trace is None or record.queue_s is None:
+            return
+        seconds = trace.lifeline.seconds
+        waited_s = seconds[Phase.QUEUE] + seconds[Phase.PREFILL]
+        seconds[Phase.QUEUE] = min(record.queue_s, waited_s)
+        seconds[Phase.PREFILL] = waited_s - seconds[Phase.QUEUE]
 
     def finish(self, trace: RequestTrace) -> None:
         """Count and log a request that has ended."""
+        self._open.pop(trace.request_id, None)
         metrics, seconds = self.metrics, trace.lifeline.seconds
         metrics.requests[trace.protocol, trace.outcome] += 1
         metrics.request.observe(trace.lifeline.elapsed_s)
@@ -79,6 +114,7 @@ class Telemetry:
 
     def _line(self, trace: RequestTrace) -> dict[str, Any]:
         line = {
+            "time": round(time.time(), 3),
             "request_id": trace.request_id,
             "protocol": trace.protocol,
             "key": trace.key,

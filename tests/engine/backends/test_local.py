@@ -109,13 +109,13 @@ async def test_the_stop_token_is_counted_and_never_among_the_ids() -> None:
         assert ended
 
 
-async def test_a_whole_response_is_posted_once_at_the_finish() -> None:
-    async with serving() as backend:
+async def test_a_whole_response_tells_of_its_first_token_and_posts_the_rest_at_the_finish() -> None:
+    async with serving(FakeRunner(step_s=0.002)) as backend:
         request = endless("a", 60, stream=False, max_tokens=40, logprobs=1)
         chunks = await collect(backend, request)
-        assert [chunk.kind for chunk in chunks] == ["ready", "tokens", "finish"]
+        assert [chunk.kind for chunk in chunks] == ["ready", "tokens", "tokens", "finish"]
         assert tokens_of(chunks) == expected_completion([1] * 60, request.sampling_params)
-        assert len(chunks[1].logprobs or []) == 40
+        assert [len(chunk.logprobs or []) for chunk in chunks[1:3]] == [1, 39]
 
 
 async def test_many_concurrent_requests_each_get_their_own_tokens() -> None:
