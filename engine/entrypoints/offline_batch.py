@@ -83,7 +83,9 @@ class OfflineBatch:
         self._open[sequence] = generation
 
     def _take(self, output: SequenceOutput) -> None:
-        generation = self._open[output.sequence]
+        generation = self._open.get(output.sequence)
+        if generation is None:
+            return  # of a run that was interrupted
         if output.logprobs is not None:
             generation.logprobs += output.logprobs
         if generation.text is not None and generation.text.push(output.token_ids):

@@ -1,0 +1,355 @@
+"""The offline door over a small model with random weights: what callers expect of it, and how runs end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from engine import LLM, SamplingParams
+from engine.backend import EngineDeadError, RequestRefusedError
+from engine.config import ConfigError
+from engine.core import sampling_params as core
+from engine.core.sequence import Sequence
+from engine.entrypoints import llm as llm_module
+from engine.entrypoints.statistics import Statistics
+from engine.runner.model_runner import ModelRunner
+from engine.runner.weights.errors import ModelLoadError
+from tests.engine.runner.small_models import make_reference, save_directory
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "kv_cache_mib": 4, "num_threads": 1}
+PROMPTS = [[5, 80, 33, 4, 90], [7], [9, 9, 31], [*range(3, 70)]]
+
+
+@pytest.fixture(scope="module")
+def reference() -> LlamaForCausalLM:
+    return make_reference()
+
+
+@pytest.fixture(scope="module")
+def folder(reference: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_directory(reference, tmp_path_factory.mktemp("model"))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "temperature": 0.5, "top_k": 7}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[LLM]:
+    with LLM(str(folder), **SETTINGS) as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared: LLM) -> Iterator[LLM]:
+    """The shared engine, without KV of earlier tests, which must be at rest and whole after each."""
+    shared.reset_prefix_cache()
+    yield shared
+    engine = shared._live_core()
+    engine.check_integrity()
+    assert not engine.has_work and engine.blocks.num_used == 0
+
+
+def generate(llm: LLM, prompts: Any, params: Any = None) -> list[Any]:
+    return llm.generate(prompts, params, use_tqdm=False)
+
+
+def greedy_by_transformers(reference: LlamaForCausalLM, prompt: list[int], max_tokens: int) -> list[int]:
+    given = torch.tensor([prompt])
+    output = reference.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=max_tokens, min_new_tokens=max_tokens,
+        do_sample=False, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    return list(output[0, len(prompt) :].tolist())
+
+
+def test_completions_are_those_of_transformers_in_the_order_of_the_prompts(
+    llm: LLM, reference: LlamaForCausalLM
+) -> None:
+    outputs = generate(llm, PROMPTS, SamplingParams(max_tokens=12, **GREEDY))
+    assert [output.prompt_token_ids for output in outputs] == PROMPTS
+    for output in outputs:
+        (completion,) = output.outputs
+        assert completion.token_ids == greedy_by_transformers(reference, output.prompt_token_ids, 12)
+        assert completion.text == llm.get_tokenizer().inner.decode(completion.token_ids, skip_special_tokens=True)
+        assert (completion.finish_reason, completion.stop_reason) == ("length", None)
+
+
+def test_texts_and_token_ids_may_be_mixed_and_a_single_prompt_stands_for_itself(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, **GREEDY)
+    ids = llm.get_tokenizer().encode("hello")
+    mixed = generate(llm, ["hello", ids], params)
+    assert [output.prompt for output in mixed] == ["hello", None]
+    assert mixed[0].prompt_token_ids == mixed[1].prompt_token_ids == ids
+    for alone in (generate(llm, "hello", params), generate(llm, ids, params)):
+        assert [output.outputs[0].token_ids for output in alone] == [mixed[0].outputs[0].token_ids]
+    assert generate(llm, [], params) == []
+
+
+def test_every_request_has_an_id_of_its_own(llm: LLM) -> None:
+    outputs = [*generate(llm, PROMPTS), *generate(llm, PROMPTS)]
+    assert len({output.request_id for output in outputs}) == 8
+
+
+def test_settings_are_one_for_all_or_one_for_each(llm: LLM) -> None:
+    each = [SamplingParams(max_tokens=number, **GREEDY) for number in (1, 2, 3, 4)]
+    assert [len(output.outputs[0].token_ids) for output in generate(llm, PROMPTS, each)] == [1, 2, 3, 4]
+    assert len(generate(llm, [7], core.SamplingParams(max_tokens=3, **GREEDY))[0].outputs[0].token_ids) == 3
+    with pytest.raises(RequestRefusedError, match="3 sampling_params for 4 prompts"):
+        generate(llm, PROMPTS, each[:3])
+
+
+def test_without_settings_the_models_own_defaults_apply(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = llm._live_core()
+    asked: list[core.SamplingParams] = []
+    add = engine.add_request
+    monkeypatch.setattr(engine, "add_request", lambda request: (asked.append(request.sampling_params), add(request))[1])
+    generate(llm, [7])
+    assert asked == [llm.get_default_sampling_params()] == [SamplingParams(temperature=0.5, top_k=7)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_stop_string_ends_the_text_before_it_and_frees_the_sequence(llm: LLM, length: int) -> None:
+    whole = generate(llm, [7], SamplingParams(max_tokens=60, **GREEDY))[0].outputs[0]
+    stop = whole.text[20 : 20 + length]
+    written = llm._live_core().stats().completion_tokens
+    stopped = generate(llm, [7], SamplingParams(max_tokens=60, stop=["never said", stop], **GREEDY))[0].outputs[0]
+    assert stopped.text == whole.text[: whole.text.index(stop)]
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
+    assert stopped.token_ids == whole.token_ids[: len(stopped.token_ids)]
+    assert len(stopped.token_ids) < 60
+    assert llm._live_core().stats().completion_tokens - written == len(stopped.token_ids)
+
+
+def test_a_stop_token_is_no_part_of_the_output_and_named_when_the_request_asked_for_it(llm: LLM) -> None:
+    ids = generate(llm, [7], SamplingParams(max_tokens=20, **GREEDY))[0].outputs[0].token_ids
+    params = SamplingParams(max_tokens=20, stop_token_ids=[ids[9]], logprobs=0, **GREEDY)
+    stopped = generate(llm, [7], params)[0].outputs[0]
+    assert stopped.token_ids == ids[: ids.index(ids[9])]
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", ids[9])
+    assert len(stopped.logprobs) == len(stopped.token_ids)
+
+
+def test_logprobs_hold_the_chosen_token_and_the_best_alternatives(llm: LLM, reference: LlamaForCausalLM) -> None:
+    params = SamplingParams(max_tokens=5, logprobs=3, temperature=2.0, seed=4, ignore_eos=True)
+    output = generate(llm, PROMPTS[0], params)[0]
+    completion = output.outputs[0]
+    tokens = torch.tensor([output.prompt_token_ids + completion.token_ids])
+    with torch.inference_mode():
+        expected = reference(tokens).logits[0].log_softmax(dim=-1)
+    total = 0.0
+    for place, (token_id, candidates) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
+        row = expected[len(output.prompt_token_ids) - 1 + place]
+        best = row.topk(3).indices.tolist()
+        assert [key for key, found in candidates.items() if found.rank] == best
+        assert [found.rank for found in candidates.values()][:3] == [1, 2, 3]
+        assert set(candidates) == {*best, token_id}
+        for key, found in candidates.items():
+            assert found.logprob == pytest.approx(float(row[key]), abs=1e-4)
+            assert found.decoded_token == llm.get_tokenizer().token_bytes(key).decode()
+        total += candidates[token_id].logprob
+    assert completion.cumulative_logprob == pytest.approx(total)
+
+
+def test_without_decoding_there_are_token_ids_only_and_no_tokenizer_is_loaded(folder: Path) -> None:
+    with LLM(folder, decode_sequence=False, **SETTINGS) as llm:
+        (output,) = generate(llm, [7], SamplingParams(max_tokens=5, **GREEDY))
+        assert (output.outputs[0].text, len(output.outputs[0].token_ids)) == ("", 5)
+        assert "_tokenizer" not in vars(llm)
+        with pytest.raises(RequestRefusedError, match="decode_sequence"):
+            generate(llm, [7], SamplingParams(stop="x"))
+
+
+def test_a_prompt_is_the_callers_own_and_a_message_is_ordinary_text(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=1)
+    assert generate(llm, "a<|im_end|>", params)[0].prompt_token_ids[-1] == 2
+    message = [{"role": "user", "content": "a<|im_end|>"}]
+    (answer,) = llm.chat(message, params, use_tqdm=False)
+    assert 2 not in answer.prompt_token_ids
+    assert llm.get_tokenizer().inner.decode(answer.prompt_token_ids) == "a<|im_end|>"
+
+
+def test_a_chat_takes_one_conversation_or_many_and_names_the_one_it_refuses(llm: LLM) -> None:
+    talks = [[{"role": "user", "content": text}] for text in ("ab", "cde")]
+    params = SamplingParams(max_tokens=3, **GREEDY)
+    both = llm.chat(talks, params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in both] == [3, 3]
+    alone = llm.chat(talks[1], params, use_tqdm=False)
+    assert [output.prompt_token_ids for output in alone] == [both[1].prompt_token_ids]
+    with pytest.raises(RequestRefusedError, match=r"conversation 1: .*role"):
+        llm.chat([talks[0], [{"role": "nobody", "content": "x"}]], use_tqdm=False)
+
+
+def test_prompts_that_can_never_run_are_refused_by_their_number_before_anything_has_run(llm: LLM) -> None:
+    steps = llm._live_core().stats().steps
+    for prompts, reason in (
+        ([[7], [1] * 256], "prompt 1: the prompt must hold <= 255 tokens. Given: 256"),
+        ([[7], []], "prompt 1: .*at least one token"),
+        ([[7], [7], [160]], r"prompt 2: .*token IDs in \[0, 160\)"),
+    ):
+        with pytest.raises(RequestRefusedError, match=reason):
+            generate(llm, prompts)
+    assert llm._live_core().stats().steps == steps
+
+
+def test_a_second_prompt_with_the_same_beginning_reports_its_cache_hits(llm: LLM) -> None:
+    hits = [generate(llm, PROMPTS[3], SamplingParams(max_tokens=1))[0].num_cached_tokens for _ in range(2)]
+    assert hits == [0, 64]
+
+
+def test_when_memory_runs_out_requests_wait_and_lose_nothing(folder: Path, llm: LLM) -> None:
+    prompts = [[index + 3, 5, index + 4] for index in range(60)]
+    params = SamplingParams(max_tokens=70, **GREEDY)
+    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1}) as small:
+        squeezed = generate(small, prompts, params)
+        assert small._live_core().stats().preemptions > 0
+    ample = generate(llm, prompts, params)
+    assert [output.outputs for output in squeezed] == [output.outputs for output in ample]
+
+
+def test_a_preempted_request_can_be_given_up_and_says_so_alone(folder: Path) -> None:
+    params = SamplingParams(max_tokens=70, **GREEDY)
+    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1}, stop_preempted_request=True) as small:
+        completions = [output.outputs[0] for output in generate(small, [[index + 3] for index in range(60)], params)]
+    ends = [completion.finish_reason for completion in completions]
+    assert ends.count("error") > 0 and ends.count("length") > 0
+    assert all(("ran out of blocks" in (c.error or "")) == (c.finish_reason == "error") for c in completions)
+
+
+def test_equal_seeds_give_equal_runs(folder: Path) -> None:
+    def run(**settings: Any) -> list[list[int]]:
+        with LLM(folder, **SETTINGS, **settings) as llm:
+            outputs = generate(llm, PROMPTS, SamplingParams(max_tokens=8, temperature=3.0, ignore_eos=True))
+            return [output.outputs[0].token_ids for output in outputs]
+
+    assert run() == run(seed=0) != run(seed=1)
+
+
+def test_an_interrupted_run_leaves_the_engine_at_rest_and_usable(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(max_tokens=5, **GREEDY)
+    before = generate(llm, PROMPTS, params)
+    runner = llm._live_core().runner
+
+    def interrupt(pending: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "read", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            generate(llm, PROMPTS, params)
+    llm._live_core().check_integrity()
+    assert llm._live_core().blocks.num_used == 0
+    assert [output.outputs for output in generate(llm, PROMPTS, params)] == [output.outputs for output in before]
+
+
+def test_a_failing_device_is_the_engines_death_now_and_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(pending: Any) -> Any:
+        raise RuntimeError("the device fell over")
+
+    with LLM(folder, **SETTINGS) as llm:
+        monkeypatch.setattr(llm._live_core().runner, "read", fail)
+        with pytest.raises(EngineDeadError, match="the device fell over"):
+            generate(llm, [7])
+        with pytest.raises(EngineDeadError):
+            generate(llm, [7])
+
+
+def test_a_closed_engine_says_so_and_may_be_closed_again(folder: Path) -> None:
+    llm = LLM(folder, **SETTINGS)
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineDeadError, match="closed"):
+        generate(llm, [7])
+
+
+def test_many_runs_and_many_engines_in_one_process_leave_nothing_behind(folder: Path) -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing) in (Sequence, LLM, ModelRunner) for thing in gc.get_objects())
+
+    before = alive()
+    for _ in range(3):
+        with LLM(folder, **SETTINGS) as llm:
+            for _ in range(10):
+                generate(llm, PROMPTS, SamplingParams(max_tokens=2))
+        del llm
+    assert alive() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trust_remote_code": True}, "trust_remote_code=True is refused.*chat_template"),
+        ({"expert_parallel_size": 2}, "expert_parallel_size must be 1.*Given: 2.*--backend remote"),
+        ({"tensor_parallel": 2}, "no engine argument 'tensor_parallel'.*max_model_len"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"gpu_memory_utilization": 2.0}, "gpu_memory_utilization"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(folder: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(folder, **arguments)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder: Path) -> None:
+    with pytest.raises(ModelLoadError, match="--kv-cache-mib 900000 does not fit"):
+        LLM(folder, **{**SETTINGS, "kv_cache_mib": 900_000})
+
+
+def test_the_plan_is_printed_and_a_bar_counts_prompts_unless_it_is_not_wanted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with LLM(folder, **SETTINGS) as llm:
+        assert "memory: weights" in capfd.readouterr().err
+        llm.generate(PROMPTS, SamplingParams(max_tokens=2))
+        shown = capfd.readouterr().err
+        assert "4/4" in shown and "tok/s" in shown
+        generate(llm, PROMPTS)
+        assert capfd.readouterr().err == ""
+
+
+def test_statistics_are_off_unless_they_are_asked_for(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_module, "Statistics", partial(Statistics, interval_s=0.0))
+    for settings, shown in (({}, False), ({"disable_log_stats": True}, False), ({"disable_log_stats": False}, True)):
+        with LLM(folder, **SETTINGS, **settings) as llm:
+            capfd.readouterr()
+            generate(llm, PROMPTS, SamplingParams(max_tokens=3))
+            assert ("running 4, waiting 0" in capfd.readouterr().err) == shown
+
+
+def test_tokenizers_may_use_all_cores_unless_the_caller_has_said_otherwise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said, expected in ((None, "true"), ("false", "false")):
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+        if said is not None:
+            monkeypatch.setenv("TOKENIZERS_PARALLELISM", said)
+        LLM(folder, **SETTINGS).close()
+        assert os.environ["TOKENIZERS_PARALLELISM"] == expected
+
+
+def test_an_offline_run_has_large_batches_whole_prompts_and_gives_up_no_sequence(folder: Path) -> None:
+    with LLM(folder, **SETTINGS) as llm:
+        config = llm._live_core().scheduler._config
+    assert (config.max_num_seqs, config.max_prefill_chunk_tokens) == (256, None)
+    assert config.stop_preempted_request is False
+
+
+def test_draws_do_not_depend_on_who_else_is_in_the_batch(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=9, seed=place, temperature=1.5, top_p=0.9) for place in range(4)]
+    together = [output.outputs[0].token_ids for output in generate(llm, PROMPTS, params)]
+    backwards = [output.outputs[0].token_ids for output in generate(llm, PROMPTS[::-1], params[::-1])]
+    alone = [generate(llm, p, s)[0].outputs[0].token_ids for p, s in zip(PROMPTS, params, strict=True)]
+    assert together == backwards[::-1] == alone
+    assert all(one != other for one, other in pairwise(together))
