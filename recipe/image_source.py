@@ -1,7 +1,7 @@
 """The images that come with a conversation, before anybody fetches or decodes them."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from recipe.argument import choice, quoted, text
 
@@ -18,7 +18,6 @@ class ImageSource:
     """
 
     __slots__ = ("_detail", "_path", "_value")
-    kind: ClassVar[ImageSourceKind]
     _value: Any
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -34,6 +33,11 @@ class ImageSource:
         self._value = value
         self._detail: ImageDetail = choice("detail", detail, DETAILS)
         self._path = text("path", path)
+
+    @property
+    def kind(self) -> ImageSourceKind:
+        """Which of the three it is."""
+        return _KINDS[type(self)]
 
     @property
     def detail(self) -> ImageDetail:
@@ -64,7 +68,6 @@ class DataUrlImageSource(ImageSource):
     """An image inside a data URL, base64 or percent-encoded."""
 
     __slots__ = ()
-    kind = "data_url"
 
     def __init__(self, data_url: str, detail: ImageDetail = "high", *, path: str = "") -> None:
         self._fill(text("data_url", data_url), detail, path)
@@ -79,7 +82,6 @@ class UrlImageSource(ImageSource):
     """An image behind an http or https URL."""
 
     __slots__ = ()
-    kind = "url"
 
     def __init__(self, url: str, detail: ImageDetail = "high", *, path: str = "") -> None:
         self._fill(text("url", url), detail, path)
@@ -94,7 +96,6 @@ class BytesImageSource(ImageSource):
     """An image given as the bytes of its file."""
 
     __slots__ = ()
-    kind = "bytes"
 
     def __init__(self, data: bytes, detail: ImageDetail = "high", *, path: str = "") -> None:
         self._fill(_octets(data), detail, path)
@@ -103,6 +104,13 @@ class BytesImageSource(ImageSource):
     def data(self) -> bytes:
         value: bytes = self._value
         return value
+
+
+_KINDS: dict[type[ImageSource], ImageSourceKind] = {
+    DataUrlImageSource: "data_url",
+    UrlImageSource: "url",
+    BytesImageSource: "bytes",
+}
 
 
 def _octets(data: object) -> bytes:

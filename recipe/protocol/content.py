@@ -59,7 +59,7 @@ def image_url_source(url: str, detail: ImageDetail | None, path: str) -> ImageSo
     """The source behind an http, https or base64 data URL; ConversionError, led by `path`, for any other."""
     if url[:4].lower() == "http":
         return UrlImageSource.trusted(url, detail or "high", path)
-    data_url = parse_data_url(url) if ";base64," in url else None
+    data_url = parse_data_url(url) if "base64," in url else None
     if data_url is None:
         raise ConversionError(f"{path}: Unsupported image_url format")
     if data_url.media_type not in IMAGE_MEDIA_TYPES:

@@ -97,7 +97,9 @@ def test_the_model_without_images_gets_a_note_for_any_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["data:image/png;base64,AAAA", "DATA:image/PNG;x=y;base64,AA A", "data:image/webp;base64,", "HTTPS://e"]
+    "url",
+    ["data:image/png;base64,AAAA", "DATA:image/PNG;x=y;base64,AA A", "data:image/webp;base64,", "HTTPS://e"]
+    + ["data:image/png;\tbase64,AAAA", "data:image/png;\fbase64,%00"],
 )
 def test_image_urls_are_http_or_base64_data(url: str) -> None:
     source = convert(user(image(url))).conversation.messages[0].image_sources[0]
@@ -111,6 +113,11 @@ def test_image_urls_are_http_or_base64_data(url: str) -> None:
         (image("data:image/png,abc"), "Unsupported image_url format"),
         (image("data:image/png;base64,A"), "Invalid base64 data"),
         (image("data:image/png;base64,-_-_"), "Invalid base64 data"),
+        (
+            image("data:image/png\f;base64,AAAA"),
+            "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "
+            "formats: webp, png, jpeg, and gif.",
+        ),
         (
             image("data:image/svg+xml;base64,AAAA"),
             "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "

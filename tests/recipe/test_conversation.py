@@ -159,6 +159,10 @@ def test_tool_parameters_nest_128_deep_and_no_deeper() -> None:
         ToolDefinition("a", parameters=nested(129))
 
 
+def test_the_class_of_all_image_sources_has_the_members_of_each() -> None:
+    assert all(hasattr(ImageSource, name) for name in ("kind", "detail", "path", "data_url", "url", "data"))
+
+
 def test_image_sources_have_the_value_of_their_kind_alone() -> None:
     sources: list[ImageSource] = [DataUrlImageSource("d"), UrlImageSource("u"), BytesImageSource(bytearray(b"b"))]
     assert [(source.data_url, source.url, source.data) for source in sources] == [

@@ -22,6 +22,7 @@ URLS = (
     f"data:image/png;base64={BASE64}", f"data:image/png;base64;x,{BASE64}", f"data:image/svg+xml;base64,{BASE64}",
     f"data:;base64,{BASE64}", f"data:base64,{BASE64}", f"data:image/png#;base64,{BASE64}", "data:", "",
     "data:image/png;base64", f"image/png;base64,{BASE64}", "data:text/plain;base64,@",
+    f"data:\fimage/png;base64,{BASE64}", f"data:image/png\f;base64,{BASE64}", f"data:image/png;\fbase64,{PERCENT}",
     f"data:image/png;base64,{BASE64.replace('+', '-').replace('/', '_')}",
 )  # fmt: skip
 
