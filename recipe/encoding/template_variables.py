@@ -74,7 +74,7 @@ def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper)
         "role": _ROLES.get(message.role, message.role),
         "content": wrap.text(message.content),
     }
-    if message.reasoning_content is not None:
+    if message.reasoning_content:  # a template may find it in the text where there is none
         shaped["reasoning_content"] = shaped["thinking"] = wrap.text(message.reasoning_content)
     if message.tool_calls:
         shaped["tool_calls"] = [_call(call, wrap) for call in message.tool_calls]
