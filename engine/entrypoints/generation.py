@@ -22,6 +22,7 @@ from engine.backend import Backend, ConstraintHandle, EngineError, EngineRequest
 from engine.core.sampling_params import SamplingParams
 from engine.entrypoints.admission import Admission, Permit
 from engine.entrypoints.affinity import affinity_of
+from engine.entrypoints.auth import ApiKey
 from engine.entrypoints.cleanup import run_to_completion
 from engine.entrypoints.errors import ApiError, as_api_error
 from engine.entrypoints.http_request import HttpRequest
@@ -69,6 +70,7 @@ class GenerationHandler:
         *,
         max_body_bytes: int,
         default_seed: int | None,
+        isolates_keys: bool = False,
     ) -> None:
         self._backend = backend
         self._pool = pool
@@ -78,6 +80,7 @@ class GenerationHandler:
         self._telemetry = telemetry
         self._max_body_bytes = max_body_bytes
         self._default_seed = default_seed
+        self._isolates_keys = isolates_keys
 
     def route(self, protocol: WireProtocol) -> Callable[[HttpRequest, str], Any]:
         """The HTTP handler of `protocol`."""
@@ -148,10 +151,10 @@ class GenerationHandler:
             prompt_token_ids=array("I", prepared.token_ids),
             sampling_params=sampling_params(prepared, self._default_seed),
             constraint=constraint,
-            stream=prepared.stream,
+            stream=prepared.stream or bool(prepared.parsing_options.stop_sequences),  # to be told of a stop at once
             priority=options.priority if key is None else max(key.priority, options.priority),
             deadline=None if deadline == float("inf") else deadline,
-            cache_salt=options.cache_salt.encode(),
+            cache_salt=cache_salt(options.cache_salt, key if self._isolates_keys else None),
         )
 
     @staticmethod
@@ -207,6 +210,11 @@ class GenerationHandler:
             await chunks.aclose()
         finally:
             processor.close()
+
+
+def cache_salt(asked: str, key: ApiKey | None) -> bytes:
+    """What separates prefix caches: what the request asks for, and its API key where keys are kept apart."""
+    return asked.encode() if key is None else f"{key.name}\0{asked}".encode()
 
 
 def sampling_params(prepared: PreparedRequest, default_seed: int | None) -> SamplingParams:

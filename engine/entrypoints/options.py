@@ -124,6 +124,7 @@ class ServerOptions:
     drain_seconds: float = option(30.0, "limits", "time for open requests to finish after SIGTERM; 0 ends them at once")
     api_key: list[str] = option([], "security", "key that clients must send; may be repeated")
     api_keys: str | None = option(None, "security", "TOML file of keys: name, sha256, priority, limits", metavar="FILE")
+    prefix_cache_per_key: bool = option(False, "security", "no API key's requests find the KV of another's prompts")
     tls_cert: str | None = option(None, "security", "certificate chain in PEM; serves HTTPS", metavar="FILE")
     tls_key: str | None = option(None, "security", "private key of --tls-cert in PEM", metavar="FILE")
     cors_origin: list[str] = option([], "security", "origin whose pages may read answers, or *; may be repeated")

@@ -78,6 +78,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
         desk.telemetry,
         max_body_bytes=max_body_bytes,
         default_seed=options.seed,
+        isolates_keys=options.prefix_cache_per_key,
     )
     counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
     return {

@@ -1,0 +1,64 @@
+"""What the engine is told of a request, over a whole server with a small model inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engine.entrypoints.auth import ApiKey
+from engine.entrypoints.generation import cache_salt
+from engine.entrypoints.lifecycle import Server, create_server
+from engine.entrypoints.options import ServerOptions
+from tests.engine.runner.small_models import make_reference, save_directory
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    options = ServerOptions(
+        model=str(save_directory(make_reference(), tmp_path)), port=0, workers=1, device="cpu", kv_cache_mib=4,
+        threads=1, served_model_name=["small"], api_key=["first", "second"], prefix_cache_per_key=True,
+    )  # fmt: skip
+    async with create_server(options) as server:
+        yield server
+
+
+async def ask(server: Server, key: str = "first", **body: Any) -> Any:
+    messages = [{"role": "user", "content": "x" * 60}]
+    document = {"model": "small", "messages": messages, "temperature": 0, **body}
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
+        session.post(f"{server.address}/v1/chat/completions", json=document) as response,
+    ):
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def test_a_whole_response_stops_at_its_stop_string_and_not_at_its_limit(server: Server) -> None:
+    whole = await ask(server, max_tokens=150, ignore_eos=True)
+    text = whole["choices"][0]["message"]["content"]
+    before = server.backend.stats().completion_tokens
+    stopped = await ask(server, max_tokens=150, ignore_eos=True, stop=[text[10:13]])
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert text.startswith(stopped["choices"][0]["message"]["content"])
+    assert server.backend.stats().completion_tokens - before < 60
+    assert server.backend.stats().running == 0
+
+
+async def test_keys_that_are_kept_apart_do_not_find_each_others_prompts(server: Server) -> None:
+    def hits(answer: Any) -> int:
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert hits(await ask(server, "first", max_tokens=1)) == 0
+    assert hits(await ask(server, "first", max_tokens=1)) > 0
+    assert hits(await ask(server, "second", max_tokens=1)) == 0
+
+
+def test_a_salt_is_what_was_asked_for_and_the_key_where_keys_are_kept_apart() -> None:
+    one, other = ApiKey("one", b""), ApiKey("other", b"")
+    assert cache_salt("", None) == b"" and cache_salt("s", None) == b"s"
+    salts = {cache_salt(asked, key) for asked in ("", "s") for key in (one, other, None)}
+    assert len(salts) == 6
