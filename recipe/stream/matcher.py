@@ -32,10 +32,11 @@ class Literal:
 class Pattern:
     """A non-empty sequence of literals, what it means, and whether it takes in the newlines before it."""
 
-    __slots__ = ("absorbs_newlines", "failure", "length", "meaning", "spellings", "text")
+    __slots__ = ("absorbs_newlines", "failure", "length", "literals", "meaning", "spellings", "text")
 
     def __init__(self, meaning: Hashable, *literals: Literal, absorbs_newlines: bool = False) -> None:
         self.meaning = meaning
+        self.literals = literals
         self.absorbs_newlines = absorbs_newlines
         self.text = "".join(literal.text for literal in literals)
         self.length = len(self.text)
@@ -80,19 +81,25 @@ class Matcher:
     def restart(self, pattern_set: PatternSet) -> None:
         """Forget everything and look for other patterns."""
         self._set = pattern_set
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new search for the same patterns."""
+        pattern_set = self._set
         self._matched = [0] * len(pattern_set.patterns)  # characters matched, by branch
         self._newlines = [0] * len(pattern_set.patterns)  # newlines taken in before them, by branch
         self.held = 0
 
-    def scan(self, text: str, origin: int, position: int) -> Match | None:
-        """Take in `text` from `position` on, up to the first match; None when there is none.
+    def scan(self, text: str, origin: int, position: int, end: int | None = None) -> Match | None:
+        """Take in `text` from `position` on, up to the first match or to `end`; None when there is none.
 
         After a match the state is that of a new search.
         """
-        end = len(text)
+        if end is None:
+            end = len(text)
         while position < end:
             if not self.held:
-                start = self._set.start.search(text, position)
+                start = self._set.start.search(text, position, end)
                 if start is None:
                     return None
                 position = start.start()
@@ -130,7 +137,7 @@ class Matcher:
     def _match(self, branch: int, end: int) -> Match:
         pattern = self._set.patterns[branch]
         match = Match(pattern, end, pattern.length + self._newlines[branch])
-        self.restart(self._set)
+        self.forget()
         return match
 
 

@@ -1,22 +1,38 @@
 """Model output to reasoning, content and tool calls.
 
-A state machine over `stages`: the matcher finds the markers of the current stage, the queue gives out the text
-between them as soon as it is decided, and a table says what each marker does. State lives across segments, so any
-split of the same output has the same meaning.
+A state machine over `stages`: a scanner finds the markers of the current stage, the queue gives out the text between
+them as soon as it is decided, and a table says what each marker does. State lives across segments, so any split of the
+same output has the same meaning. What may turn out to be no markup after all (an `Attempt`) is kept and, if so, read
+again as text.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
-from json.encoder import encode_basestring as json_string
 from typing import Protocol
 
-from recipe.stream.matcher import Match, Matcher
+from recipe.stream.attempt import MAX_TEXT_CHARS, Attempt
+from recipe.stream.dsml_calls import DsmlCalls
+from recipe.stream.leading_marker import LeadingMarker
+from recipe.stream.marked_calls import MarkedCalls
+from recipe.stream.matcher import Literal, Match, Matcher
 from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 from recipe.stream.pending_output import PendingOutput
 from recipe.stream.segment import Segment
-from recipe.stream.stages import Marker, Stage, stage_patterns
+from recipe.stream.stage_patterns import stage_patterns
+from recipe.stream.stages import Marker, Stage
+
+Output = Callable[[str, "str | None"], None]
+"""Takes a piece of text and its log probabilities."""
+
+_SKIP_NEWLINES = {(Stage.REASONING, Marker.THINKING_END)} | {
+    (stage, marker)
+    for stage in (Stage.CALL_ARGUMENTS, Stage.CALL_REST, Stage.CALL_AFTER)
+    for marker in (Marker.OBJECT_END, Marker.CALLS_END)
+}
+"""Behind these the output may not begin with newlines."""
 
 
 class OutputSink(Protocol):
@@ -35,119 +51,258 @@ class OutputSink(Protocol):
         """A piece of the JSON text of the arguments of the last tool call."""
 
 
+class Scanner(Protocol):
+    """Finds what ends the text of a stage."""
+
+    @property
+    def held(self) -> int:
+        """How many characters at the end of the text so far may begin a match."""
+
+    def scan(self, text: str, origin: int, position: int) -> Match | None:
+        """Take in `text` from `position` on, up to the first match; None when there is none."""
+
+
 class OutputParser:
     """Parses the output of one stream into calls of a sink.
 
     `stop_sequence` is the stop string that was met, if any: the output ends before it. `reasoning_pieces` is the
-    reasoning so far, and `tool_calls` the number of calls begun.
+    reasoning so far, and `tool_calls` the number of calls begun. The methods behind `end` are for the readers of calls.
     """
 
     __slots__ = (
+        "_attempt",
+        "_attempted_text",
+        "_calls",
         "_emit",
         "_find_start",
-        "_has_arguments",
-        "_initial_stage",
         "_matcher",
-        "_name",
         "_outputs",
         "_passes",
         "_patterns",
         "_pending",
+        "_replayed",
+        "_scanner",
+        "_single_call",
         "_sink",
         "_stage",
         "_text_stage",
         "_waiting",
+        "arguments",
         "reasoning_pieces",
         "stop_sequence",
         "tool_calls",
     )
 
     def __init__(self, options: ParsingOptions, sink: OutputSink) -> None:
+        patterns = stage_patterns(options)
         self._sink = sink
-        self._patterns = stage_patterns(options)
-        self._initial_stage = options.thinking_initial_stage
+        self._patterns = patterns.by_stage
         self._text_stage = Stage.JSON_SEARCH if options.parse_json_output else Stage.CONTENT
-        self._pending = PendingOutput(self._initial_stage in (None, ThinkingInitialStage.ReasoningStart))
-        self._has_arguments = False  # of the current call
-        self._name: list[str] = []
-        self._outputs: dict[Stage, Callable[[str, str | None], None]] = {
+        self._pending = PendingOutput(options.thinking_initial_stage in (None, ThinkingInitialStage.ReasoningStart))
+        self._single_call = options.single_call
+        self._calls: DsmlCalls | MarkedCalls
+        if patterns.calls.first is Stage.TOOL_BLOCK:
+            self._calls = DsmlCalls(self)
+        else:
+            self._calls = MarkedCalls(self, patterns.calls, options.parse_tool_calls)
+        self._outputs: dict[Stage, Output] = {
             Stage.REASONING: self._emit_reasoning,
             Stage.CONTENT: sink.content,
             Stage.JSON_SEARCH: self._emit_blank,
             Stage.JSON_BODY: sink.content,
             Stage.JSON_TAIL: self._emit_blank,
-            Stage.TOOL_NAME: self._emit_name,
-            Stage.ARGUMENT_NAME: self._emit_raw,
-            Stage.STRING_VALUE: self._emit_string,
-            Stage.JSON_VALUE: self._emit_raw,
+            **self._calls.outputs(),
         }
+        self._attempt: Attempt | None = None
+        self._attempted_text = ""
+        self._replayed: deque[Segment] = deque()  # what was no markup, to be read again
         self._waiting: list[Callable[[], None]] = []
+        self.arguments: Callable[[str], None] = sink.arguments  # takes those of the current call
         self.reasoning_pieces: list[str] = []
         self.stop_sequence: str | None = None
         self.tool_calls = 0
         self._passes = False  # whether text without the start of a marker goes straight through
-        stage = self._first_stage(options)
-        self._matcher = Matcher(self._patterns[stage])
-        self._enter(stage)
+        self._matcher = Matcher(self._patterns[Stage.FINISHED])
+        self._find_start: Callable[[str], object]
+        self._begin(options, patterns.reasoning_start)
 
     def feed(self, segment: Segment) -> None:
         """Take in more output and give out what is decided."""
-        text, pending, matcher = segment.text, self._pending, self._matcher
+        text = segment.text
         if self._passes and text and self._find_start(text) is None:
             self._emit(text, segment.logprobs)
             return
-        position = 0
-        while match := matcher.scan(text, segment.origin, position):
-            self._take_match(match, position, segment)
-            position = match.end
-        if position < len(text) or not position:
-            pending.add(text[position:], segment.logprobs)
-        decided = pending.length - matcher.held
-        if decided or not pending.length:
-            self._write_markers()
-        for piece, logprobs in pending.release(decided):
-            self._emit(piece, logprobs)
-        self._passes = pending.passes and not matcher.held
+        self._read(segment)
+        while self._replayed:
+            self._read(self._replayed.popleft())
 
     def end(self) -> None:
         """The output is over: what was held as a possible marker is text."""
         self._write_markers()
+        while self._attempt is not None:
+            self.give_up()
+            while self._replayed:
+                self._read(self._replayed.popleft())
         for piece, logprobs in self._pending.release(self._pending.length):
             self._emit(piece, logprobs)
+
+    @property
+    def stage(self) -> Stage:
+        """What the text at this point is."""
+        return self._stage
+
+    @property
+    def attempted_text(self) -> str:
+        """The text before the last marker of an attempt."""
+        return self._attempted_text
+
+    def enter(self, stage: Stage, scanner: Scanner | None = None) -> None:
+        """Go on with another stage; a scanner of its own takes the place of patterns."""
+        self._stage = stage
+        self._emit = self._outputs.get(stage, _ignore)
+        if scanner is not None:
+            self._scanner, self._find_start = scanner, _always
+            return
+        patterns = self._patterns[stage]
+        self._matcher.restart(patterns)
+        self._scanner, self._find_start = self._matcher, patterns.start.search
+
+    def attempt(
+        self, stage: Stage, scanner: Scanner | None = None, *, give_up: Callable[[], None] | None = None
+    ) -> None:
+        """Enter a stage of what may be no markup; within an attempt, go on with that.
+
+        It ends with `begin_call`, `settle` or `give_up`; after the last all of it is read again, by default as text.
+        """
+        if self._attempt is None:
+            self._attempt = Attempt(give_up or self.resume_text)
+        self.enter(stage, scanner)
+
+    def give_up(self) -> None:
+        """The attempt was no markup."""
+        if (attempt := self._attempt) is None:
+            return
+        self._attempt = None
+        attempt.is_over = True
+        for text, logprobs in attempt.opening:
+            self._pending.add(text, logprobs)
+        self._replayed.extendleft(reversed(attempt.segments))
+        attempt.give_up()
+
+    def settle(self) -> None:
+        """What was attempted is markup: nothing of it is text. The output behind it begins as it is."""
+        self._attempt = None
+        self._pending.skips_newlines = False
+
+    def begin_call(self, name: str) -> None:
+        """A call begins; where one is the most, further ones go nowhere."""
+        self.settle()
+        if self._single_call and self.tool_calls:
+            self.arguments = _drop
+            return
+        self.write(self._sink.tool_call, name)
+        self.tool_calls += 1
+
+    def write(self, output: Callable[..., None], *args: str | None) -> None:
+        """What a marker itself puts out; it waits while the rest of its segment may as a whole be a marker."""
+        self._waiting.append(partial(output, *args))
+
+    def resume_text(self) -> None:
+        """Text goes on, outside of calls."""
+        self.enter(self._text_stage)
+
+    def _begin(self, options: ParsingOptions, reasoning_start: Literal | None) -> None:
+        """Enter the first stage."""
+        stage = options.thinking_initial_stage
+        reasons = stage is not None and stage.starts_in_reasoning() and Stage.REASONING in self._patterns
+        begin = partial(self.enter, Stage.REASONING) if reasons and options.prompt_opens_reasoning else self._begin_text
+        if options.starts_in_tool_calls and isinstance(self._calls, DsmlCalls):
+            self.enter(Stage.TOOL_BLOCK)
+        elif reasoning_start is None or stage not in (None, ThinkingInitialStage.ReasoningStart):
+            begin()
+        else:
+            self.attempt(Stage.OPENING, LeadingMarker(reasoning_start), give_up=begin)
+
+    def _begin_text(self) -> None:
+        self.enter(self._text_stage)
+        self._calls.begin_text()
+
+    def _read(self, segment: Segment) -> None:
+        """Take in a segment up to its end, or up to where an attempt turns out to be text."""
+        text, pending, position = segment.text, self._pending, 0
+        if self._attempt is not None:
+            self._attempt.segments.append(segment)
+        while match := self._scanner.scan(text, segment.origin, position):
+            attempt = self._attempt
+            if attempt is None:
+                self._take_match(match, position, segment)
+            else:
+                self._try_match(attempt, match, position, segment)
+                if attempt.is_over:
+                    return
+            position = match.end
+            if self._attempt is not None and self._attempt is not attempt:
+                self._attempt.segments.append(Segment(text[position:], segment.origin, 0, segment.logprobs))
+        if self._attempt is not None:
+            self._keep(self._attempt, text[position:])
+            return
+        if position < len(text) or not position:
+            pending.add(text[position:], segment.logprobs)
+        decided = pending.length - self._scanner.held
+        if decided or not pending.length:
+            self._write_markers()
+        for piece, logprobs in pending.release(decided):
+            self._emit(piece, logprobs)
+        self._passes = pending.passes and not self._scanner.held
 
     def _take_match(self, match: Match, position: int, segment: Segment) -> None:
         """Give out the text before a marker, then do what it asks for."""
         self._write_markers()
         pending, marker = self._pending, match.pattern.meaning
         pending.add(segment.text[position : match.end], segment.logprobs)
-        skips_newlines = marker is Marker.THINKING_END and self._stage is Stage.REASONING
+        opening = pending.tail(match.length) if marker is Marker.CALLS_OPEN else []
+        skips_newlines = (self._stage, marker) in _SKIP_NEWLINES
+        still_skips = pending.skips_newlines
         for piece, logprobs in pending.cut(pending.length - match.length, skips_newlines):
             self._emit(piece, logprobs)
-        _ACTIONS[marker](self, match.pattern.text, segment.logprobs)
+            still_skips = False
+        self._act(match, segment)
+        if self._attempt is not None:
+            self._attempt.opening = opening
+            pending.skips_newlines = skips_newlines or still_skips
         if match.length > match.end - position:  # it began in an earlier segment
             self._write_markers()
 
-    def _write(self, output: Callable[..., None], *args: str | None) -> None:
-        """What a marker itself puts out; it waits while the rest of its segment may as a whole be a marker."""
-        self._waiting.append(partial(output, *args))
+    def _try_match(self, attempt: Attempt, match: Match, position: int, segment: Segment) -> None:
+        """Do what a marker of an attempt asks for."""
+        text = attempt.text + segment.text[position : match.end]
+        self._attempted_text = text[: len(text) - match.length]
+        attempt.text = ""
+        if self._scanner is self._matcher and len(self._attempted_text) > MAX_TEXT_CHARS:
+            self.give_up()
+            return
+        self._act(match, segment)
+
+    def _keep(self, attempt: Attempt, text: str) -> None:
+        """Keep more text of an attempt, unless it has too much between two markers."""
+        self._passes = False
+        if self._scanner is self._matcher:
+            attempt.text += text
+            if len(attempt.text) - self._matcher.held > MAX_TEXT_CHARS:
+                self.give_up()
+
+    def _act(self, match: Match, segment: Segment) -> None:
+        """Do what a marker asks for."""
+        action = _ACTIONS.get(match.pattern.meaning)
+        if action is None:
+            self._calls.act(match.pattern.meaning, match.pattern.text)
+        else:
+            action(self, match.pattern.text, segment.logprobs)
 
     def _write_markers(self) -> None:
         for output in self._waiting:
             output()
         self._waiting.clear()
-
-    def _first_stage(self, options: ParsingOptions) -> Stage:
-        if options.starts_in_tool_calls:
-            return Stage.TOOL_BLOCK
-        if self._initial_stage is not None and self._initial_stage.starts_in_reasoning():
-            return Stage.REASONING
-        return self._text_stage
-
-    def _enter(self, stage: Stage) -> None:
-        self._stage = stage
-        self._matcher.restart(self._patterns[stage])
-        self._find_start = self._patterns[stage].start.search
-        self._emit = self._outputs.get(stage, _ignore)
 
     def _emit_blank(self, _text: str, logprobs: str | None) -> None:
         """Text beside JSON output: a space a piece."""
@@ -157,94 +312,53 @@ class OutputParser:
         self.reasoning_pieces.append(text)
         self._sink.reasoning(text, logprobs)
 
-    def _emit_name(self, text: str, _logprobs: str | None) -> None:
-        self._name.append(text)
-
-    def _emit_string(self, text: str, _logprobs: str | None) -> None:
-        self._sink.arguments(json_string(text)[1:-1])
-
-    def _emit_raw(self, text: str, _logprobs: str | None) -> None:
-        self._sink.arguments(text)
-
     def _on_stop(self, text: str, _logprobs: str | None) -> None:
         self.stop_sequence = text
-        self._enter(Stage.FINISHED)
+        self.enter(Stage.FINISHED)
+
+    def _on_reasoning_start(self, _text: str, _logprobs: str | None) -> None:
+        self.settle()
+        self._pending.skips_newlines = True
+        self.enter(Stage.REASONING)
+
+    def _on_no_reasoning_start(self, _text: str, _logprobs: str | None) -> None:
+        self.give_up()
 
     def _on_thinking_end(self, _text: str, _logprobs: str | None) -> None:
         if self._stage is Stage.REASONING:
-            self._enter(self._text_stage)
-
-    def _on_tool_block(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.TOOL_BLOCK)
+            self._begin_text()
 
     def _on_json_open(self, text: str, logprobs: str | None) -> None:
-        self._enter(Stage.JSON_BODY)
-        self._write(self._sink.content, text, logprobs)
+        self.enter(Stage.JSON_BODY)
+        self.write(self._sink.content, text, logprobs)
 
     def _on_fence(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.JSON_BODY)
+        self.enter(Stage.JSON_BODY)
 
     def _on_fence_end(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.JSON_TAIL)
-
-    def _on_invoke(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.TOOL_NAME)
-
-    def _on_tool_name_end(self, _text: str, _logprobs: str | None) -> None:
-        self._write(self._sink.tool_call, "".join(self._name))
-        self.tool_calls += 1
-        self._name.clear()
-        self._has_arguments = False
-        self._enter(Stage.ARGUMENTS)
-
-    def _on_tool_block_end(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.FINISHED)
-
-    def _on_parameter(self, _text: str, _logprobs: str | None) -> None:
-        self._write(self._sink.arguments, ", " if self._has_arguments else "{")
-        self._has_arguments = True
-        self._enter(Stage.ARGUMENT_NAME)
-
-    def _on_argument_name_end(self, _text: str, _logprobs: str | None) -> None:
-        self._write(self._sink.arguments, ": ")
-        self._enter(Stage.ARGUMENT_KIND)
-
-    def _on_string_kind(self, _text: str, _logprobs: str | None) -> None:
-        self._write(self._sink.arguments, '"')
-        self._enter(Stage.STRING_VALUE)
-
-    def _on_json_kind(self, _text: str, _logprobs: str | None) -> None:
-        self._enter(Stage.JSON_VALUE)
-
-    def _on_tag_end(self, _text: str, _logprobs: str | None) -> None:
-        """A closing tag ends the innermost thing that is open: a value, else the call."""
-        if self._stage is Stage.ARGUMENTS:
-            self._write(self._sink.arguments, "}" if self._has_arguments else "{}")
-            self._enter(Stage.TOOL_BLOCK)
-            return
-        if self._stage is Stage.STRING_VALUE:
-            self._write(self._sink.arguments, '"')
-        self._enter(Stage.ARGUMENTS)
+        self.enter(Stage.JSON_TAIL)
 
 
 _ACTIONS: dict[Hashable, Callable[[OutputParser, str, str | None], None]] = {
     Marker.STOP: OutputParser._on_stop,
+    Marker.REASONING_START: OutputParser._on_reasoning_start,
+    Marker.NO_REASONING_START: OutputParser._on_no_reasoning_start,
     Marker.THINKING_END: OutputParser._on_thinking_end,
-    Marker.TOOL_BLOCK: OutputParser._on_tool_block,
     Marker.JSON_OPEN: OutputParser._on_json_open,
     Marker.FENCE: OutputParser._on_fence,
     Marker.FENCE_END: OutputParser._on_fence_end,
-    Marker.INVOKE: OutputParser._on_invoke,
-    Marker.TOOL_NAME_END: OutputParser._on_tool_name_end,
-    Marker.TOOL_BLOCK_END: OutputParser._on_tool_block_end,
-    Marker.PARAMETER: OutputParser._on_parameter,
-    Marker.ARGUMENT_NAME_END: OutputParser._on_argument_name_end,
-    Marker.STRING_KIND: OutputParser._on_string_kind,
-    Marker.JSON_KIND: OutputParser._on_json_kind,
-    Marker.TAG_END: OutputParser._on_tag_end,
 }
-"""What each marker does; it gets the text of the marker and the log probabilities of the piece it ended in."""
+"""What each marker of text does; it gets the text of the marker and the log probabilities of the piece it ended in."""
 
 
 def _ignore(_text: str, _logprobs: str | None) -> None:
     """Text that is markup, or that comes after the output has ended."""
+
+
+def _drop(_text: str) -> None:
+    """Arguments of a call that is one too many."""
+
+
+def _always(_text: str) -> object:
+    """Every text has to be scanned."""
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from recipe.markup.output_markup import OutputMarkup
 from recipe.prompt import SpecialTokens
 
 
@@ -33,8 +34,11 @@ class ParsingOptions:
     """Settings of the stream parser. Every property can be set; TypeError for a value of another type."""
 
     __slots__ = (
+        "_markup",
         "_parse_json_output",
         "_parse_tool_calls",
+        "_prompt_opens_reasoning",
+        "_single_call",
         "_special_tokens",
         "_starts_in_tool_calls",
         "_stop_sequences",
@@ -50,6 +54,9 @@ class ParsingOptions:
         thinking_initial_stage: ThinkingInitialStage | None = None,
         stop_sequences: Sequence[str] | None = None,
         special_tokens: SpecialTokens | None = None,
+        markup: OutputMarkup | None = None,
+        prompt_opens_reasoning: bool = True,
+        single_call: bool = False,
     ) -> None:
         self.parse_tool_calls = parse_tool_calls
         self.starts_in_tool_calls = starts_in_tool_calls
@@ -57,6 +64,9 @@ class ParsingOptions:
         self.thinking_initial_stage = thinking_initial_stage
         self.stop_sequences = () if stop_sequences is None else stop_sequences
         self.special_tokens = SpecialTokens() if special_tokens is None else special_tokens
+        self.markup = markup
+        self.prompt_opens_reasoning = prompt_opens_reasoning
+        self.single_call = single_call
 
     @property
     def parse_tool_calls(self) -> bool:
@@ -121,6 +131,35 @@ class ParsingOptions:
         if not isinstance(value, SpecialTokens):
             raise TypeError(f"expected SpecialTokens, not {type(value).__name__}")
         self._special_tokens = value
+
+    @property
+    def markup(self) -> OutputMarkup | None:
+        """How the model marks reasoning and tool calls; `None` is DSML, spelled as in `special_tokens`."""
+        return self._markup
+
+    @markup.setter
+    def markup(self, value: OutputMarkup | None) -> None:
+        if value is not None and not isinstance(value, OutputMarkup):
+            raise TypeError(f"expected an OutputMarkup or None, not {type(value).__name__}")
+        self._markup = value
+
+    @property
+    def prompt_opens_reasoning(self) -> bool:
+        """Whether the reasoning of thinking mode is open from the beginning; else the model opens it, if it thinks."""
+        return self._prompt_opens_reasoning
+
+    @prompt_opens_reasoning.setter
+    def prompt_opens_reasoning(self, value: bool) -> None:
+        self._prompt_opens_reasoning = _checked_bool(value)
+
+    @property
+    def single_call(self) -> bool:
+        """Whether only the first tool call counts; others are dropped."""
+        return self._single_call
+
+    @single_call.setter
+    def single_call(self, value: bool) -> None:
+        self._single_call = _checked_bool(value)
 
 
 def _checked_bool(value: bool) -> bool:

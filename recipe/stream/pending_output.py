@@ -54,6 +54,16 @@ class PendingOutput:
             self._give(text, logprobs, released)
         return released
 
+    def tail(self, length: int) -> list[Piece]:
+        """The pieces of the last `length` characters; the log probabilities of one that begins before go with them."""
+        skipped = self.length - length
+        tail: list[Piece] = []
+        for text, logprobs in self._pieces:
+            if kept := text[skipped:]:
+                tail.append((kept, logprobs))
+            skipped = max(0, skipped - len(text))
+        return tail
+
     def cut(self, start: int, skips_newlines: bool) -> list[Piece]:
         """Take the text before a marker that begins at `start`; the rest of the queue is the marker and is dropped.
 
