@@ -6,6 +6,7 @@ A body with these fields is made from the plain schema of a protocol (`extended`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -55,7 +56,9 @@ class ExtensionFields(msgspec.Struct, kw_only=True):
 
 
 _FIELDS = msgspec.structs.fields(ExtensionFields)
-_NONE = ExtensionFields()
+_VALUES = attrgetter(*ExtensionFields.__struct_fields__)
+NO_FIELDS = ExtensionFields()
+_NO_VALUES = _VALUES(NO_FIELDS)
 
 
 def extended(body: type[_B], refused: Iterable[str]) -> type[_B]:
@@ -67,7 +70,10 @@ def extended(body: type[_B], refused: Iterable[str]) -> type[_B]:
 
 
 def extension_fields(body: msgspec.Struct) -> ExtensionFields:
-    """The shared fields of a decoded body, all of them missing if it is not of an `extended` class."""
+    """The shared fields of a decoded body, `NO_FIELDS` if it has none or is not of an `extended` class."""
     if not hasattr(body, "structured_outputs"):
-        return _NONE
-    return ExtensionFields(**{name: getattr(body, name) for name in ExtensionFields.__struct_fields__})
+        return NO_FIELDS
+    values = _VALUES(body)
+    if values == _NO_VALUES:
+        return NO_FIELDS
+    return ExtensionFields(**dict(zip(ExtensionFields.__struct_fields__, values, strict=True)))

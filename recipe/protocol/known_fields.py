@@ -8,6 +8,7 @@ answer is as good without it. Whatever stands in neither table and in no schema 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -148,9 +149,21 @@ MESSAGES_IGNORED: tuple[str, ...] = (
 )
 
 
-def refuse_known(body: msgspec.Struct, refused: Mapping[str, Refusal]) -> None:
-    """ConversionError for the first field of the table by which `body` asks for something."""
-    for name, refusal in refused.items():
-        value = getattr(body, name, None)
-        if value is not None and value not in refusal.harmless:
-            raise ConversionError(f"{name} is not supported. {refusal.advice}".rstrip())
+class RefusedFields:
+    """Looks for the fields of one table in decoded bodies."""
+
+    __slots__ = ("_nothing", "_refusals", "_values")
+
+    def __init__(self, refusals: Mapping[str, Refusal]) -> None:
+        self._refusals = refusals
+        self._values = attrgetter(*refusals)
+        self._nothing = (None,) * len(refusals)
+
+    def check(self, body: msgspec.Struct) -> None:
+        """ConversionError for the first field by which `body`, which has them all, asks for something."""
+        values = self._values(body)
+        if values == self._nothing:
+            return
+        for (name, refusal), value in zip(self._refusals.items(), values, strict=True):
+            if value is not None and value not in refusal.harmless:
+                raise ConversionError(f"{name} is not supported. {refusal.advice}".rstrip())

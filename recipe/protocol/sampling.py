@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from recipe.errors import ConversionError
-from recipe.protocol.extension_fields import ExtensionFields
+from recipe.protocol.extension_fields import NO_FIELDS, ExtensionFields
 from recipe.request import ConversionOptions, InferenceOptions, ModelVersion
 
 MAX_TOKEN_ID = 2**32 - 1
@@ -46,9 +46,9 @@ def with_extensions(
     added: dict[str, Any] = {}
     if version is ModelVersion.ChatTemplate:
         added = {name: getattr(options.sampling_defaults, name) for name in _MODEL_DEFAULTS}
-    if options.extensions.sampling:
+    if fields is not NO_FIELDS and options.extensions.sampling:
         added |= _sampling(fields)
-    if options.extensions.scheduling:
+    if fields is not NO_FIELDS and options.extensions.scheduling:
         added |= _scheduling(fields)
     return msgspec.structs.replace(inference, **added) if added else inference
 

@@ -22,7 +22,7 @@ from recipe.protocol.chat_completions.schema import (
 )
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint
 from recipe.protocol.extension_fields import ExtensionFields, extended, extension_fields
-from recipe.protocol.known_fields import CHAT_COMPLETIONS_REFUSED, refuse_known
+from recipe.protocol.known_fields import CHAT_COMPLETIONS_REFUSED, RefusedFields
 from recipe.protocol.protocol_request import ProtocolRequest, check_generator_arguments
 from recipe.protocol.sampling import with_extensions
 from recipe.protocol.structured_outputs import with_structured_outputs
@@ -41,6 +41,7 @@ from recipe.protocol.validation import check_stop_strings, out_of_range, resolve
 from recipe.request import ConversationRequest, ConversionOptions, ModelVersion, OutputConstraint
 from recipe.stream.parsing_options import ParsingOptions
 
+_REFUSED = RefusedFields(CHAT_COMPLETIONS_REFUSED)
 _NO_JSON_WORD = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
 _PREFIX_NOT_LAST = (
     "Invalid completion message: prefix set true with message which is not final message "
@@ -104,7 +105,7 @@ def _apply_extensions(body: ExtendedChatCompletionBody, options: ConversionOptio
     """Continue the last message if asked to; ConversionError for what is known but not done here."""
     extensions = options.extensions
     if extensions.refusals:
-        refuse_known(body, CHAT_COMPLETIONS_REFUSED)
+        _REFUSED.check(body)
         if body.add_generation_prompt is False and not body.continue_final_message:
             raise ConversionError("add_generation_prompt is only supported as false with continue_final_message")
     if extensions.prefill and body.continue_final_message:

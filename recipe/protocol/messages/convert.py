@@ -14,7 +14,7 @@ from recipe.protocol.body import BodyDecoder
 from recipe.protocol.constraint import TEXT, ResponseFormat, format_constraint
 from recipe.protocol.content import SEPARATOR, image_token
 from recipe.protocol.extension_fields import ExtensionFields, extended, extension_fields
-from recipe.protocol.known_fields import MESSAGES_REFUSED, refuse_known
+from recipe.protocol.known_fields import MESSAGES_REFUSED, RefusedFields
 from recipe.protocol.messages.generator import MessagesChunkGenerator
 from recipe.protocol.messages.history import History, HistorySettings
 from recipe.protocol.messages.schema import ExtendedMessagesBody, MessagesBody, SystemBlock
@@ -36,6 +36,7 @@ from recipe.request import (
 )
 from recipe.stream.parsing_options import ParsingOptions
 
+_REFUSED = RefusedFields(MESSAGES_REFUSED)
 BILLING_HEADER = "x-anthropic-billing-header"
 
 
@@ -54,8 +55,8 @@ class MessagesRequest(ProtocolRequest[MessagesBody]):
     def _convert(self, body: MessagesBody, options: ConversionOptions) -> ConversationRequest:
         version = options.model_version(body.model)
         fields, extensions = extension_fields(body), options.extensions
-        if extensions.refusals:
-            refuse_known(body, MESSAGES_REFUSED)
+        if extensions.refusals and isinstance(body, ExtendedMessagesBody):
+            _REFUSED.check(body)
         thinking = _thinking(body, fields, options)
         is_v41 = version is ModelVersion.DeepseekV41Flash
         declared = declared_tools(body.declared_tools, options.messages_web_search, extensions, can_defer=is_v41)

@@ -13,7 +13,7 @@ from recipe.conversation import Conversation, Message, SystemMessage, UserMessag
 from recipe.errors import ConversionError
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint
 from recipe.protocol.extension_fields import extended, extension_fields
-from recipe.protocol.known_fields import RESPONSES_REFUSED, refuse_known
+from recipe.protocol.known_fields import RESPONSES_REFUSED, RefusedFields
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.responses.blocks import BlockReader
 from recipe.protocol.responses.body import ResponsesDecoder
@@ -44,6 +44,7 @@ from recipe.stream.parsing_options import ParsingOptions
 if TYPE_CHECKING:
     from recipe.protocol.responses.generator import ResponsesChunkGenerator
 
+_REFUSED = RefusedFields(RESPONSES_REFUSED)
 _LOGPROBS = "message.output_text.logprobs"
 _NO_JSON_WORD = (
     "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
@@ -84,8 +85,8 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
     def _convert(self, body: ResponsesBody, options: ConversionOptions) -> ConversationRequest:
         version = options.model_version(body.model)
         fields = extension_fields(body)
-        if options.extensions.refusals:
-            refuse_known(body, RESPONSES_REFUSED)
+        if options.extensions.refusals and isinstance(body, ExtendedResponsesBody):
+            _REFUSED.check(body)
         items = _items(body, version)
         offer = ToolOffer(body, version, options, items)
         thinking = request_thinking(None, None if body.reasoning is None else body.reasoning.effort, fields, options)
