@@ -36,6 +36,7 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
+        max_prefill_chunk_tokens=options.max_prefill_chunk_tokens,
         kv_cache_mib=options.kv_cache_mib,
         gpu_memory_utilization=options.gpu_memory_utilization,
         enable_prefix_caching=options.prefix_cache,

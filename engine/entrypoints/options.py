@@ -65,6 +65,9 @@ class ServerOptions:
     )
     max_num_seqs: int = option(64, "engine", "sequences in one step")
     max_num_batched_tokens: int = option(1024, "engine", "tokens computed in one step")
+    max_prefill_chunk_tokens: int = option(
+        512, "engine", "prompt tokens in a step in which others generate: what a running answer waits for at most"
+    )
     kv_cache_mib: int | None = option(
         None, "engine", "memory for the KV cache in MiB", shown="from the device's memory"
     )

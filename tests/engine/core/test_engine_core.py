@@ -146,6 +146,15 @@ def test_the_stop_token_ends_the_sequence_is_counted_and_not_shown() -> None:
     assert result.sequence.num_completion_tokens == 3
 
 
+def test_every_one_of_the_models_ends_ends_a_sequence() -> None:
+    tokens = expected_completion([1, 2], make_request("", [1, 2], ignore_eos=True).sampling_params)
+    ends = (EOS, tokens[3], tokens[5])
+    core = EngineCore(FakeRunner(), EngineConfig(max_num_seqs=8, max_num_batched_tokens=32), ends)
+    result = run(core, [make_request("a", [1, 2])])["a"]
+    first = min(tokens.index(end) for end in ends if end in tokens)
+    assert (result.token_ids, result.finish_reason) == (tokens[:first], InferenceFinishReason.Stop)
+
+
 def test_an_ignored_eos_is_a_token_like_any_other() -> None:
     result = run(make_core(FakeRunner()), [make_request("a", stop_prompt(), ignore_eos=True, max_tokens=6)])["a"]
     assert result.finish_reason is InferenceFinishReason.Length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import tracemalloc
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -283,6 +284,27 @@ def test_many_runs_and_many_engines_in_one_process_leave_nothing_behind(folder: 
                 generate(llm, PROMPTS, SamplingParams(max_tokens=2))
         del llm
     assert alive() == before
+
+
+def test_memory_does_not_grow_with_the_requests_served(llm: LLM) -> None:
+    """The long form is `scripts/bench_offline.py --sequences 10000`, which prints the process's size."""
+
+    def serve(rounds: int) -> None:
+        for index in range(rounds):
+            prompts = [[3 + (index * 100 + place) % 150, 4, 5] for place in range(100)]
+            generate(llm, prompts, SamplingParams(max_tokens=3, repetition_penalty=1.1, logprobs=1))
+
+    serve(2)
+    tracemalloc.start()
+    try:
+        serve(1)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        serve(6)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 50_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
