@@ -27,8 +27,7 @@ MAX_DEPTH = 127  # nested arrays and objects of a JSON text
 
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
-_OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-_STRING = re.compile(rb'"[^"]*"')
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 # Numbers that a typed pass may not take at their exact JSON value: -0, and, with every digit written as 0, integers
 # that may need more than 64 bits and exponents that may leave the range of a double.
 _MINUS_ZERO = re.compile(rb"-0(?<=[:\[,\s]-0)(?![.\deE])")
@@ -96,13 +95,24 @@ def strict_json(text: bytes) -> Any:
 
 def depth(text: bytes) -> int:
     """How deep the arrays and objects of a valid JSON text nest."""
-    brackets = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS).replace(b'""', b"")
-    brackets = _STRING.sub(b"", brackets).translate(_BRACKETS)
+    return _depth(_without_strings(text))
+
+
+def _depth(bare: bytes) -> int:
+    brackets = bare.translate(_BRACKETS, _NO_BRACKETS)
     levels = 0
     while b"[]" in brackets:  # each pass takes off the innermost level
         brackets = brackets.replace(b"[]", b"")
         levels += 1
     return levels
+
+
+def _without_strings(text: bytes) -> bytes:
+    """What a valid JSON text has outside of strings: marks, numbers and words."""
+    if b"\\" in text:
+        text = b"".join(text.split(b"\\\\"))  # faster than replace where there are many
+        text = b"".join(text.split(b'\\"'))
+    return b"".join(text.split(b'"')[::2])
 
 
 def _is_plain(text: bytes) -> bool:
@@ -112,11 +122,12 @@ def _is_plain(text: bytes) -> bool:
             text.decode()
         except UnicodeDecodeError:
             return False
-    if text.count(b"{") + text.count(b"[") > MAX_DEPTH and depth(text) > MAX_DEPTH:
+    bare = _without_strings(text)
+    if bare.count(b"{") + bare.count(b"[") > MAX_DEPTH and _depth(bare) > MAX_DEPTH:
         return False
-    if b"-0" in text and _MINUS_ZERO.search(text):
+    if b"-0" in bare and _MINUS_ZERO.search(bare):
         return False
-    digits = text.translate(_DIGITS)
+    digits = bare.translate(_DIGITS)
     return _LONG_NUMBER not in digits and not _LONG_EXPONENT.search(digits)
 
 
