@@ -117,7 +117,6 @@ RESPONSES_IGNORED: tuple[str, ...] = (
     *_COMMON_HINTS,
     "client_metadata",
     "max_tool_calls",
-    "metadata",
     "moderation",
     "prompt_cache_key",
     "prompt_cache_options",

@@ -18,6 +18,7 @@ from recipe.protocol.known_fields import (
     RESPONSES_IGNORED,
     RESPONSES_REFUSED,
 )
+from recipe.protocol.responses.convert import ResponsesRequest
 from recipe.request import ConversationRequest, ConversionOptions
 from tests.oracle.build import body_value, make_options, request_class
 from tests.oracle.compare import differences
@@ -280,3 +281,18 @@ def test_a_request_that_the_reference_accepts_means_the_same_with_all_extensions
 def test_extensions_know_nothing_of_a_body_that_was_read_without_them() -> None:
     request: ConversationRequest = REQUESTS["messages"](messages(top_k=3)).convert(ALL)
     assert request.inference_options.top_k == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "parallel", "metadata"),
+    [({}, True, {}), ({"parallel_tool_calls": False, "metadata": {"a": "b"}}, False, {"a": "b"})],
+    ids=["nothing said", "said"],
+)
+def test_a_response_reports_metadata_and_whether_calls_may_be_parallel(
+    fields: Json, parallel: bool, metadata: Json
+) -> None:
+    request = convert("responses", responses(**fields))
+    generator = ResponsesRequest.chunk_generator(request, "r", "m")
+    processor = recipe.StreamProcessor(generator, request.parsing_options)
+    created = json.loads(processor.push(recipe.InferenceChunk.ready())[0].to_json())["response"]
+    assert (created["parallel_tool_calls"], created["metadata"]) == (parallel, metadata)

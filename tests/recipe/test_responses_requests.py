@@ -109,6 +109,8 @@ def test_the_echo_of_nothing_has_the_defaults() -> None:
     assert ResponsesEcho().fields() == {
         "instructions": None,
         "max_output_tokens": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
         "reasoning": {"effort": None, "summary": None},
         "temperature": 1.0,
         "text": {"format": {"type": "text"}, "verbosity": None},

@@ -23,7 +23,10 @@ from recipe.protocol.validation import f32
 
 
 class ResponsesEcho:
-    """The settings of one request; constructed directly, those of a request that specifies nothing."""
+    """The settings of one request; constructed directly, those of a request that specifies nothing.
+
+    Metadata and whether calls may be parallel are known of requests that were read with extensions.
+    """
 
     __slots__ = ("_body",)
 
@@ -69,6 +72,8 @@ class ResponsesEcho:
         return {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
+            "metadata": getattr(self._body, "metadata", None) or {},
+            "parallel_tool_calls": getattr(self._body, "parallel_tool_calls", None) is not False,
             "reasoning": _reasoning(self._body.reasoning or ReasoningConfig()),
             "temperature": shortest_f32(self.temperature),
             "text": msgspec.to_builtins(self._body.text or TextConfig()),

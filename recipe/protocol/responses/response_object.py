@@ -27,13 +27,14 @@ class ResponseHead:
             f',"max_tool_calls":null,"model":{json_string(model)},"moderation":null,"output":['
         )
         self.after_output = (
-            '],"parallel_tool_calls":true,"presence_penalty":0.0,"previous_response_id":null,"prompt_cache_key":null'
+            '],"parallel_tool_calls":'
+            f'{echoed["parallel_tool_calls"]},"presence_penalty":0.0,"previous_response_id":null,"prompt_cache_key":null'
             f',"prompt_cache_retention":null,"reasoning":{echoed["reasoning"]},"safety_identifier":null'
             f',"service_tier":"default","store":false,"temperature":{echoed["temperature"]},"text":{echoed["text"]}'
             f',"tool_choice":{echoed["tool_choice"]},"tools":{echoed["tools"]},"top_logprobs":{echoed["top_logprobs"]}'
             f',"top_p":{echoed["top_p"]},"truncation":"disabled","usage":'
         )
-        self.after_usage = f',"user":{echoed["user"]},"metadata":{{}}}}'
+        self.after_usage = f',"user":{echoed["user"]},"metadata":{echoed["metadata"]}}}'
 
 
 @dataclass(frozen=True, slots=True)

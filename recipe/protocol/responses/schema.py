@@ -244,6 +244,7 @@ class ExtendedResponsesBody(ResponsesBody, kw_only=True):
     """A request with the extensions of this protocol."""
 
     include: list[str] | None = None
+    metadata: dict[str, str] | None = None
     stop: str | list[str] | None = None
 
     @property
