@@ -1,7 +1,8 @@
 """The paged KV cache: for each layer, keys and values of `num_blocks` blocks of `block_size` tokens.
 
 A block lies as `[block_size, kv_heads, head_dim]`: one `index_select` of whole blocks brings a sequence's context
-together in the order of its tokens, twice as fast as with the heads outermost.
+together in the order of its tokens, twice as fast as with the heads outermost. Where values are a part of the keys, as
+with compressed attention, keys alone are stored.
 """
 
 from __future__ import annotations
@@ -15,38 +16,52 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What decides the size of a KV cache block."""
+    """What decides the size of a KV cache block.
+
+    With `values_in_keys`, values are the first so many numbers of each key and take no memory of their own.
+    """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    values_in_keys: int | None = None
 
     def bytes_a_block(self, block_size: int) -> int:
         """Bytes of one block over all layers, keys and values."""
-        return 2 * self.num_layers * block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        stored = self.head_dim * (2 if self.values_in_keys is None else 1)
+        return self.num_layers * block_size * self.num_kv_heads * stored * self.dtype.itemsize
 
 
 class LayerCache:
-    """Keys and values of one layer, each `[num_blocks, block_size, kv_heads, head_dim]`."""
+    """Keys and values of one layer, each `[num_blocks, block_size, kv_heads, head_dim]`.
 
-    __slots__ = ("_flat_keys", "_flat_values", "keys", "values")
+    With `values_in_keys`, `values` is a view of `keys`, and writing keys is enough.
+    """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self.keys, self.values = keys, values
-        self._flat_keys, self._flat_values = keys.flatten(0, 1), values.flatten(0, 1)
+    __slots__ = ("_flat_keys", "_flat_values", "_values_in_keys", "keys", "values")
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor | None, values_in_keys: int | None = None) -> None:
+        self.keys, self._values_in_keys = keys, values_in_keys
+        self.values = keys[..., :values_in_keys] if values is None else values
+        self._flat_keys = keys.flatten(0, 1)
+        self._flat_values = None if values is None else values.flatten(0, 1)
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store `key` and `value` `[T, kv_heads, head_dim]` at `slots` `[T]` (block * block_size + offset)."""
         self._flat_keys.index_copy_(0, slots, key)
-        self._flat_values.index_copy_(0, slots, value)
+        if self._flat_values is not None:
+            self._flat_values.index_copy_(0, slots, value)
 
-    @staticmethod
-    def gather(stored: torch.Tensor, blocks: torch.Tensor, batch: int, length: int) -> torch.Tensor:
-        """The first `length` tokens of `batch` rows of `blocks` (flat) as `[B, kv_heads, length, head_dim]`."""
-        gathered = stored.index_select(0, blocks)  # [B * blocks a row, block_size, kv_heads, D]
-        rows = gathered.view(batch, -1, *stored.shape[2:])
-        return rows[:, :length].transpose(1, 2)
+    def gather(self, blocks: torch.Tensor, batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of `batch` rows of `blocks` (flat), the first `length` tokens of each.
+
+        Both are `[B, kv_heads, length, head_dim]`.
+        """
+        keys = _gathered(self.keys, blocks, batch, length)
+        if self._flat_values is None:
+            return keys, keys[..., : self._values_in_keys]
+        return keys, _gathered(self.values, blocks, batch, length)
 
 
 class KVCache:
@@ -55,9 +70,19 @@ class KVCache:
     def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device) -> None:
         size = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         self.layers = [
-            LayerCache(_zeros(size, shape.dtype, device), _zeros(size, shape.dtype, device))
+            LayerCache(
+                _zeros(size, shape.dtype, device),
+                _zeros(size, shape.dtype, device) if shape.values_in_keys is None else None,
+                shape.values_in_keys,
+            )
             for _ in range(shape.num_layers)
         ]
+
+
+def _gathered(stored: torch.Tensor, blocks: torch.Tensor, batch: int, length: int) -> torch.Tensor:
+    gathered = stored.index_select(0, blocks)  # [B * blocks a row, block_size, kv_heads, D]
+    rows = gathered.view(batch, -1, *stored.shape[2:])
+    return rows[:, :length].transpose(1, 2)
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

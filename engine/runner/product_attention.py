@@ -27,8 +27,8 @@ def attend_decodes(
 ) -> torch.Tensor:
     """`query` `[B, kv_heads, group, D]`, `keys`, `values` `[B, kv_heads, L, D]`, `mask` `[B, 1, 1, L]` (0 or -inf).
 
-    Gives `[B, heads, D]`. Keys lie as `[B, L, kv_heads * D]`. Each query is widened to that, zero but for its own KV
-    head, so that one product a sequence serves all heads and nothing is copied.
+    Gives `[B, heads, D of the values]`. Keys lie as `[B, L, kv_heads * D]`. Each query is widened to that, zero but for
+    its own KV head, so that one product a sequence serves all heads and nothing is copied.
     """
     batch, kv_heads, group, dim = query.shape
     own = torch.eye(kv_heads, dtype=query.dtype).view(1, kv_heads, 1, kv_heads, 1)
@@ -38,29 +38,40 @@ def attend_decodes(
     if mask is not None:
         scores.add_(mask.squeeze(1))
     out = torch.bmm(scores.softmax(dim=-1).to(query.dtype), flat_values)
-    own_parts = out.view(batch, kv_heads, group, kv_heads, dim).diagonal(dim1=1, dim2=3)  # [B, group, D, kv_heads]
-    return own_parts.permute(0, 3, 1, 2).reshape(batch, kv_heads * group, dim)
+    own_parts = out.view(batch, kv_heads, group, kv_heads, -1).diagonal(dim1=1, dim2=3)  # [B, group, D, kv_heads]
+    return own_parts.permute(0, 3, 1, 2).reshape(batch, kv_heads * group, -1)
 
 
-def attend_chunk(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+def attend_chunk(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None = None
+) -> torch.Tensor:
     """The last T tokens of one sequence of L: `query` `[T, heads, D]`, `keys` and `values` `[kv_heads, L, D]`.
 
-    Gives `[T, heads, D]`; each token sees those before it and itself.
+    Gives `[T, heads, D of the values]`; each token sees itself and those before it, `window` of them in all.
     """
     tokens, heads, dim = query.shape
     kv_heads, length, _ = keys.shape
     group, prefix = heads // kv_heads, length - tokens
     keys, values = keys.contiguous(), values.contiguous()
     grouped = query.view(tokens, kv_heads, group, dim).permute(1, 2, 0, 3)  # [kv_heads, group, T, D]
-    later = torch.full((_CHUNK, _CHUNK), -torch.inf).triu_(1)
-    out = torch.empty(tokens, kv_heads, group, dim, dtype=query.dtype)
+    out = torch.empty(tokens, kv_heads, group, values.shape[-1], dtype=query.dtype)
     for begin in range(0, tokens, _CHUNK):
         end = min(begin + _CHUNK, tokens)
         size, seen = end - begin, prefix + end
+        first = 0 if window is None else max(0, prefix + begin - window + 1)
         rows = grouped[:, :, begin:end].reshape(kv_heads, group * size, dim)
-        scores = torch.bmm(rows, keys[:, :seen].transpose(1, 2)).float().mul_(scale).view(kv_heads, group, size, seen)
-        scores[..., seen - size :] += later[:size, :size]
-        weights = scores.softmax(dim=-1).to(query.dtype).view(kv_heads, group * size, seen)
-        part = torch.bmm(weights, values[:, :seen]).view(kv_heads, group, size, dim)
+        scores = torch.bmm(rows, keys[:, first:seen].transpose(1, 2)).float().mul_(scale)
+        scores = _hide(scores.view(kv_heads, group, size, seen - first), window)
+        weights = scores.softmax(dim=-1).to(query.dtype).view(kv_heads, group * size, seen - first)
+        part = torch.bmm(weights, values[:, first:seen]).view(kv_heads, group, size, -1)
         out[begin:end] = part.permute(2, 0, 1, 3)
-    return out.view(tokens, heads, dim)
+    return out.view(tokens, heads, -1)
+
+
+def _hide(scores: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Of `scores` `[..., T, L]`, for the last T of L tokens: -inf for later tokens and those outside the window."""
+    size, length = scores.shape[-2:]
+    scores[..., length - size :] += torch.full((size, size), -torch.inf).triu_(1)
+    if window is not None:
+        scores += torch.full((size, length), -torch.inf).tril_(length - size - window)
+    return scores

@@ -33,6 +33,11 @@ def test_a_block_holds_keys_and_values_of_all_layers() -> None:
     assert SHAPE.bytes_a_block(16) == 16 * 23_040
 
 
+def test_values_that_are_a_part_of_the_keys_take_no_memory() -> None:
+    shape = KVShape(num_layers=27, num_kv_heads=1, head_dim=512 + 64, dtype=torch.bfloat16, values_in_keys=512)
+    assert shape.bytes_a_block(16) == 16 * 27 * (512 + 64) * 2
+
+
 def test_the_plan_says_in_words_what_goes_where() -> None:
     assert str(plan(kv_cache_mib=360)) == (
         "memory: weights 300 MiB, activations up to 100 MiB, KV cache 360 MiB for 16,384 tokens (1,024 blocks of 16), "

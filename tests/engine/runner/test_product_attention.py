@@ -19,7 +19,8 @@ def random(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(("kv_heads", "group"), [(1, 1), (3, 3), (2, 4)])
 def test_decodes_of_different_lengths(kv_heads: int, group: int) -> None:
     query = random(5, kv_heads, group, 16)
-    keys, values = (random(5, 40 + extra, kv_heads, 16).transpose(1, 2)[:, :, :40] for extra in (8, 9))
+    keys = random(5, 48, kv_heads, 16).transpose(1, 2)[:, :, :40]
+    values = random(5, 49, kv_heads, 12).transpose(1, 2)[:, :, :40]
     mask = torch.zeros(5, 1, 1, 40)
     for row, length in enumerate((40, 1, 17, 39, 5)):
         mask[row, ..., length:] = -torch.inf
@@ -28,11 +29,13 @@ def test_decodes_of_different_lengths(kv_heads: int, group: int) -> None:
     assert float((out.float() - wanted.flatten(1, 2)).abs().max()) < TOLERANCE
 
 
+@pytest.mark.parametrize("window", [None, 1, 40, 500])
 @pytest.mark.parametrize(("prefix", "tokens"), [(0, 1), (0, 50), (0, 128), (0, 300), (37, 1), (16, 129), (200, 256)])
-def test_a_chunk_behind_a_prefix(prefix: int, tokens: int) -> None:
+def test_a_chunk_behind_a_prefix(prefix: int, tokens: int, window: int | None) -> None:
     kv_heads, group, length = 2, 3, prefix + tokens
-    query, keys, values = random(tokens, 6, 16), random(length, kv_heads, 16), random(length, kv_heads, 17)[..., :16]
-    visible = torch.arange(length) <= torch.arange(prefix, length)[:, None]
+    query, keys, values = random(tokens, 6, 16), random(length, kv_heads, 16), random(length, kv_heads, 17)[..., :12]
+    places, own = torch.arange(length), torch.arange(prefix, length)[:, None]
+    visible = (places <= own) & (places > own - (window or length))
     wanted = scaled_dot_product_attention(
         query.float().transpose(0, 1),
         keys.float().transpose(0, 1).repeat_interleave(group, 0),
@@ -40,5 +43,5 @@ def test_a_chunk_behind_a_prefix(prefix: int, tokens: int) -> None:
         visible,
         scale=SCALE,
     ).transpose(0, 1)
-    out = attend_chunk(query, keys.transpose(0, 1), values.transpose(0, 1), SCALE)
+    out = attend_chunk(query, keys.transpose(0, 1), values.transpose(0, 1), SCALE, window)
     assert float((out.float() - wanted).abs().max()) < TOLERANCE
