@@ -42,7 +42,7 @@ class Extensions:
     """Known fields that would change the answer, but have no effect here, are refused by name."""
 
     @classmethod
-    def all(cls, *, max_n: int = 16) -> Self:
+    def all(cls, *, max_n: int = 1) -> Self:
         """Every extension, with `n` up to `max_n`."""
         switches = {field.name: True for field in fields(cls) if field.name != "max_n"}
         return cls(max_n=max_n, **switches)

@@ -14,7 +14,7 @@ from tests.oracle.outcome import Json
 
 V4, V41 = "DeepSeek-V4-Pro", "DeepSeek-V4.1-Flash"
 REQUESTS = {"chat_completions": ChatCompletionRequest, "responses": ResponsesRequest, "messages": MessagesRequest}
-ALL = ConversionOptions().with_extensions(Extensions.all())
+ALL = ConversionOptions().with_extensions(Extensions.all(max_n=16))
 OFF = {"type": "disabled"}
 
 CHAT_TOOL = {"type": "function", "function": {"name": "f"}}
