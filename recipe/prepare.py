@@ -29,12 +29,14 @@ from recipe.encoding.deepseek_v41 import DeepseekV41Encoding
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.errors import ConversionError
 from recipe.extensions import Extensions
+from recipe.markup.output_markup import OutputMarkup
+from recipe.markup.prompt_end import opens_reasoning
 from recipe.prompt import SpecialToken
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
 from recipe.protocol.responses.convert import ResponsesRequest
-from recipe.request import ConversationRequest, ConversionOptions, InferenceOptions
-from recipe.stream.parsing_options import ParsingOptions
+from recipe.request import ConversationRequest, ConversionOptions, InferenceOptions, ThinkingSupport
+from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 
 EncodingName = Literal["deepseek-v4", "deepseek-v4.1", "chat-template"]
 
@@ -42,11 +44,6 @@ _REQUESTS: dict[str, Any] = {
     "chat_completions": ChatCompletionRequest,
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
-}
-_TOOL_MARKUPS: dict[EncodingName, str] = {
-    "deepseek-v4": "deepseek-v4",
-    "deepseek-v4.1": "deepseek-v4.1",
-    "chat-template": "hermes",
 }
 
 TOKEN_ID_BYTES = 4
@@ -62,13 +59,17 @@ class PromptEncoding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrepareConfig:
-    """Everything a worker needs to know of the model. `context_limit` is in tokens."""
+    """Everything a worker needs to know of the model. `context_limit` is in tokens.
+
+    `markup` is how a model with a chat template marks its output; None is for the DeepSeek encodings.
+    """
 
     tokenizer_json: str
     encoding: EncodingName
     options: ConversionOptions
     context_limit: int
     chat_template: str | None = None
+    markup: OutputMarkup | None = None
     token_cache_mib: int = 64
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
@@ -139,6 +140,7 @@ class Preparer:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
             return RejectedRequest(400, str(error))
+        self._complete(converted, token_ids)
         generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
         prepared = self._pack(converted, model, token_ids, max_tokens, generator)
         prepared.prepare_s = time.perf_counter() - started
@@ -170,6 +172,31 @@ class Preparer:
             generator=generator,
         )
 
+    def _complete(self, converted: ConversationRequest, token_ids: bytes) -> None:
+        """Tell the parser what only the model and the prompt tell: the markup, and whether reasoning is open."""
+        parsing, constraint = converted.parsing_options, converted.inference_options.output_constraint
+        parsing.single_call = constraint is not None and constraint.single_call
+        parsing.markup = markup = self.config.markup
+        if markup is None:
+            return
+        parsing.prompt_opens_reasoning = opens_reasoning(token_ids, self.tokenizer, markup)
+        if parsing.prompt_opens_reasoning and parsing.thinking_initial_stage is None:
+            parsing.thinking_initial_stage = ThinkingInitialStage.ReasoningStart
+
+    def _reasoning_end(self, parsing: ParsingOptions) -> str:
+        """The marker behind which a constraint holds, "" where it holds at once.
+
+        It waits for reasoning that is open, or that the model opens when it is told to.
+        """
+        stage, markup = parsing.thinking_initial_stage, parsing.markup
+        if stage is None or not stage.starts_in_reasoning():
+            return ""
+        if markup is None:
+            return parsing.special_tokens.token(SpecialToken.ThinkingEnd)
+        is_open = parsing.prompt_opens_reasoning or stage is ThinkingInitialStage.ReasoningContinuation
+        is_told = self.config.options.thinking_support is ThinkingSupport.Switchable
+        return markup.reasoning.end if markup.reasoning is not None and (is_open or is_told) else ""
+
     def _inference_options(self, converted: ConversationRequest) -> InferenceOptions:
         """The options, with bad words and the constraint's beginning and markup as this model and prompt have them."""
         options, parsing = converted.inference_options, converted.parsing_options
@@ -178,12 +205,11 @@ class Preparer:
             options = msgspec.structs.replace(options, bad_words_token_ids=token_ids)
         if options.output_constraint is None:
             return options
-        stage = parsing.thinking_initial_stage
-        reasons = stage is not None and stage.starts_in_reasoning()
+        markup = parsing.markup
         constraint = msgspec.structs.replace(
             options.output_constraint,
-            tool_markup=_TOOL_MARKUPS[self.config.encoding],
-            begins_after=parsing.special_tokens.token(SpecialToken.ThinkingEnd) if reasons else "",
+            tool_markup=self.config.encoding if markup is None else markup.tools,
+            begins_after=self._reasoning_end(parsing),
             in_tool_block=parsing.starts_in_tool_calls,
         )
         return msgspec.structs.replace(options, output_constraint=constraint)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe.conversion_options import MAX_TOKENS_UPPER_BOUND
+from recipe.markup.output_markup import TOOL_MARKERS
 
 GROUPS = ("model", "engine", "server", "requests", "limits", "security", "mock")
 
@@ -55,6 +56,15 @@ class ServerOptions:
     )
     encoding: str = option(
         "auto", "model", "prompt format", choices=("auto", "deepseek-v4", "deepseek-v4.1", "chat-template")
+    )
+    tool_markup: str = option(
+        "auto", "model", "how a model with a chat template writes tool calls", choices=("auto", *TOOL_MARKERS)
+    )
+    reasoning_markers: str = option(
+        "auto",
+        "model",
+        "what a model with a chat template writes around its reasoning: auto, none, or two markers and a space between",
+        metavar="'START END'",
     )
     device: str = option("auto", "engine", "where to compute", choices=("auto", "cpu", "cuda"))
     dtype: str = option(

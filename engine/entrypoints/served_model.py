@@ -6,9 +6,11 @@ import msgspec
 
 from engine.core.sampling_params import SamplingParams
 from engine.entrypoints.encoding_choice import choose_encoding
+from engine.entrypoints.markup_choice import choose_markup
 from engine.entrypoints.options import OptionError, ServerOptions
 from engine.runner.weights.model_files import ModelFiles
 from recipe.encoding.template_thinking import template_thinking
+from recipe.markup.output_markup import OutputMarkup
 from recipe.prepare import EncodingName, PrepareConfig
 from recipe.request import (
     ConversionOptions,
@@ -39,18 +41,22 @@ def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int
     encoding = choose_encoding(options, files)
     if options.token_cache_mib < 0:
         raise OptionError(f"--token-cache-mib must be 0 or more. Given: {options.token_cache_mib}")
+    markup = choose_markup(options, files, encoding)
     return PrepareConfig(
         tokenizer_json=files.tokenizer_json,
         encoding=encoding,
-        options=_conversion_options(options, files, encoding),
+        options=_conversion_options(options, files, encoding, markup),
         context_limit=context_limit,
         chat_template=files.chat_template,
+        markup=markup,
         special_tokens=files.special_tokens,
         token_cache_mib=options.token_cache_mib,
     )
 
 
-def _conversion_options(options: ServerOptions, files: ModelFiles, encoding: EncodingName) -> ConversionOptions:
+def _conversion_options(
+    options: ServerOptions, files: ModelFiles, encoding: EncodingName, markup: OutputMarkup | None
+) -> ConversionOptions:
     """How requests are converted: as the options say, with every extension, for what the model can do."""
     version = _VERSIONS[encoding]
     aliases = [name for name in options.model_alias if name != _ANY_NAME]
@@ -69,9 +75,9 @@ def _conversion_options(options: ServerOptions, files: ModelFiles, encoding: Enc
         conversion = conversion.with_responses_web_search(behavior).with_messages_web_search(behavior)
     if len(aliases) < len(options.model_alias):
         conversion = conversion.with_any_model(version)
-    if files.chat_template is None or version is not ModelVersion.ChatTemplate:
+    if files.chat_template is None or markup is None:
         return conversion
-    thinking = template_thinking(files.chat_template)
+    thinking = template_thinking(files.chat_template, markup.reasoning)
     return conversion.with_thinking_support(thinking).with_sampling_defaults(_sampling_defaults(files))
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from jinja2 import TemplateSyntaxError, meta
 
 from recipe.encoding.template_environment import template_environment
+from recipe.markup.output_markup import ReasoningMarkers
 from recipe.request import ThinkingSupport
 
 _SWITCHES = frozenset(("enable_thinking", "thinking"))
-_MARKERS = ("<think>", "</think>")
+
+_THINK = ReasoningMarkers("<think>", "</think>")
 
 
-def template_thinking(template: str) -> ThinkingSupport:
+def template_thinking(template: str, markers: ReasoningMarkers | None = _THINK) -> ThinkingSupport:
     """A template that asks for a switch has one; one that writes or cuts the markers of reasoning belongs to a model
-    that always thinks; any other to one that never does. A template that is no valid Jinja is left to its encoding.
+    that always thinks; any other, and one of a model without markers, to one that never does. A template that is no
+    valid Jinja is left to its encoding.
     """
+    if markers is None:
+        return ThinkingSupport.Never
     environment = template_environment()
     try:
         asked_for = meta.find_undeclared_variables(environment.parse(template))
@@ -22,4 +27,4 @@ def template_thinking(template: str) -> ThinkingSupport:
         return ThinkingSupport.Never
     if asked_for & _SWITCHES:
         return ThinkingSupport.Switchable
-    return ThinkingSupport.Always if any(marker in template for marker in _MARKERS) else ThinkingSupport.Never
+    return ThinkingSupport.Always if any(marker in template for marker in markers) else ThinkingSupport.Never

@@ -17,7 +17,6 @@ from recipe.markup.output_markup import OutputMarkup, ToolMarkup
 from recipe.stream.matcher import Literal, Pattern, PatternSet
 from recipe.stream.stages import Marker, Stage
 
-DSML = "｜DSML｜"
 _NOTHING = PatternSet([])
 
 
@@ -73,24 +72,28 @@ def dsml_patterns(dsml: Literal) -> CallPatterns:
 
 
 def _dsml(markup: OutputMarkup) -> CallPatterns:
-    return dsml_patterns(markup.marker(DSML))
+    (dsml,) = markup.tool_markers()
+    return dsml_patterns(dsml)
 
 
 def _hermes(markup: OutputMarkup) -> CallPatterns:
-    opening = Pattern(Marker.CALLS_OPEN, markup.marker("<tool_call>"), absorbs_newlines=True)
-    end = Pattern(Marker.CALLS_END, markup.marker("</tool_call>"))
+    tag, end_tag = markup.tool_markers()
+    opening = Pattern(Marker.CALLS_OPEN, tag, absorbs_newlines=True)
+    end = Pattern(Marker.CALLS_END, end_tag)
     stages = {Stage.CALL_AFTER: PatternSet([end, opening])}
     return CallPatterns([opening], stages, first=Stage.CALL_HEAD, ends=PatternSet([end]))
 
 
 def _llama3(markup: OutputMarkup) -> CallPatterns:
-    opening = Pattern(Marker.CALLS_OPEN, markup.marker("<|python_tag|>"), absorbs_newlines=True)
+    (tag,) = markup.tool_markers()
+    opening = Pattern(Marker.CALLS_OPEN, tag, absorbs_newlines=True)
     return CallPatterns([opening], {}, first=Stage.CALL_HEAD, next=Stage.CALL_HEAD, is_bare=True)
 
 
 def _mistral(markup: OutputMarkup) -> CallPatterns:
-    opening = Pattern(Marker.CALLS_OPEN, markup.marker("[TOOL_CALLS]"), absorbs_newlines=True)
-    name_ends = [Pattern(Marker.NAME_END, markup.marker(spelling)) for spelling in ("[ARGS]", "[CALL_ID]")]
+    tag, *behind_name = markup.tool_markers()
+    opening = Pattern(Marker.CALLS_OPEN, tag, absorbs_newlines=True)
+    name_ends = [Pattern(Marker.NAME_END, marker) for marker in behind_name]
     brace = text_pattern(Marker.BRACE, "{")
     bracket = text_pattern(Marker.LIST_OPEN, "[")
     after = [text_pattern(Marker.LIST_NEXT, ","), text_pattern(Marker.CALLS_END, "]"), opening]
@@ -103,11 +106,12 @@ def _mistral(markup: OutputMarkup) -> CallPatterns:
 
 
 def _deepseek_v3(markup: OutputMarkup) -> CallPatterns:
-    opening = Pattern(Marker.CALLS_OPEN, markup.marker("<｜tool▁calls▁begin｜>"), absorbs_newlines=True)
-    call = Pattern(Marker.CALL_OPEN, markup.marker("<｜tool▁call▁begin｜>"))
-    separator = Pattern(Marker.TYPE_END, markup.marker("<｜tool▁sep｜>"))
-    call_end = Pattern(Marker.CALL_END, markup.marker("<｜tool▁call▁end｜>"))
-    end = Pattern(Marker.CALLS_END, markup.marker("<｜tool▁calls▁end｜>"))
+    block, block_end, call_start, call_stop, sep = markup.tool_markers()
+    opening = Pattern(Marker.CALLS_OPEN, block, absorbs_newlines=True)
+    call = Pattern(Marker.CALL_OPEN, call_start)
+    separator = Pattern(Marker.TYPE_END, sep)
+    call_end = Pattern(Marker.CALL_END, call_stop)
+    end = Pattern(Marker.CALLS_END, block_end)
     damage = [Pattern(Marker.NO_CALL, *pattern.literals) for pattern in (call_end, end)]
     stages = {
         Stage.CALL_BLOCK: PatternSet([call, end]),

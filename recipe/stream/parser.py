@@ -27,6 +27,7 @@ from recipe.stream.stages import Marker, Stage
 Output = Callable[[str, "str | None"], None]
 """Takes a piece of text and its log probabilities."""
 
+_NEW_OUTPUT = (None, ThinkingInitialStage.ReasoningStart)
 _SKIP_NEWLINES = {(Stage.REASONING, Marker.THINKING_END)} | {
     (stage, marker)
     for stage in (Stage.CALL_ARGUMENTS, Stage.CALL_REST, Stage.CALL_AFTER)
@@ -98,7 +99,7 @@ class OutputParser:
         self._sink = sink
         self._patterns = patterns.by_stage
         self._text_stage = Stage.JSON_SEARCH if options.parse_json_output else Stage.CONTENT
-        self._pending = PendingOutput(options.thinking_initial_stage in (None, ThinkingInitialStage.ReasoningStart))
+        self._pending = PendingOutput(options.thinking_initial_stage in _NEW_OUTPUT)
         self._single_call = options.single_call
         self._calls: DsmlCalls | MarkedCalls
         if patterns.calls.first is Stage.TOOL_BLOCK:
@@ -213,12 +214,10 @@ class OutputParser:
 
     def _begin(self, options: ParsingOptions, reasoning_start: Literal | None) -> None:
         """Enter the first stage."""
-        stage = options.thinking_initial_stage
-        reasons = stage is not None and stage.starts_in_reasoning() and Stage.REASONING in self._patterns
-        begin = partial(self.enter, Stage.REASONING) if reasons and options.prompt_opens_reasoning else self._begin_text
+        begin = partial(self.enter, Stage.REASONING) if _starts_in_reasoning(options) else self._begin_text
         if options.starts_in_tool_calls and isinstance(self._calls, DsmlCalls):
             self.enter(Stage.TOOL_BLOCK)
-        elif reasoning_start is None or stage not in (None, ThinkingInitialStage.ReasoningStart):
+        elif reasoning_start is None or options.thinking_initial_stage not in _NEW_OUTPUT:
             begin()
         else:
             self.attempt(Stage.OPENING, LeadingMarker(reasoning_start), give_up=begin)
@@ -349,6 +348,14 @@ _ACTIONS: dict[Hashable, Callable[[OutputParser, str, str | None], None]] = {
     Marker.FENCE_END: OutputParser._on_fence_end,
 }
 """What each marker of text does; it gets the text of the marker and the log probabilities of the piece it ended in."""
+
+
+def _starts_in_reasoning(options: ParsingOptions) -> bool:
+    """Whether the output is reasoning unless it says otherwise."""
+    stage = options.thinking_initial_stage
+    is_open = options.prompt_opens_reasoning or stage is ThinkingInitialStage.ReasoningContinuation
+    has_end = options.markup is None or options.markup.reasoning is not None
+    return stage is not None and stage.starts_in_reasoning() and is_open and has_end
 
 
 def _ignore(_text: str, _logprobs: str | None) -> None:
