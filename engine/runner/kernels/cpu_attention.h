@@ -30,12 +30,15 @@ struct attention_memory {
     float *totals;      /* [N, 16]: sums of weights, a lane each */
     float *peaks;       /* [N]: largest score so far */
     float *turned_keys; /* [width, 16] */
+    int32_t *lines;     /* [width / 2]: cache lines of sixteen positions of a head, as offsets from its first vector */
 };
 
-/* Sixteen positions or fewer that lie in the cache, and where: the offset of KV head 0 of each. */
+/* Sixteen positions or fewer that lie in the cache, and where: the offset of KV head 0 of each. `next` is that of the
+ * positions behind them: memory is slow to answer, so they are asked for line by line between the arithmetic.
+ */
 struct reach {
     int32_t start, count;
-    int64_t offsets[LANES];
+    int64_t offsets[LANES], next;
 };
 
 INLINE int32_t whole_vectors(int32_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -61,15 +64,11 @@ INLINE void reach_for(const struct model *m, const struct stretch *s, int32_t st
     }
 }
 
-/* Ask for what comes next: blocks lie scattered, in pieces too short for the machine to foresee. */
-INLINE void announce(
-    const struct model *m, const struct layer *layer, const struct reach *reach, int32_t head) {
-    const int32_t from = head * m->head_dim, to = from + m->head_dim;
-    for (int32_t t = 0; t < reach->count; t++)
-        for (int32_t d = from; d < to; d += 32) {
-            __builtin_prefetch(layer->keys + reach->offsets[t] + d);
-            __builtin_prefetch(layer->values + reach->offsets[t] + d);
-        }
+/* What `lines` holds: sixteen tokens after each other, each in pieces of 64 bytes. */
+static void fill_lines(const struct model *m, int32_t *lines) {
+    const int32_t pieces = (m->head_dim + 31) / 32;
+    for (int32_t i = 0; i < m->head_dim / 2; i++)
+        lines[i] = i / pieces * m->kv_heads * m->head_dim + i % pieces * 32;
 }
 
 INLINE void store_turned(u32x16 rows[LANES], int32_t words, float *turned) {
@@ -99,11 +98,14 @@ INLINE void turn_keys(const struct model *m, const uint16_t *keys, const struct 
 }
 
 /* Scores of `count` queries at the positions at hand; even and odd dimensions apart. */
-INLINE void score(const struct attention_memory *memory, int32_t head_dim, int32_t first, const int count, f32x16 *out) {
+INLINE void score(
+    const struct attention_memory *memory, int32_t head_dim, const uint16_t *next_keys, int32_t first, const int count,
+    f32x16 *out) {
     const float *queries = memory->queries + first * memory->width;
     f32x16 even[MOST_QUERIES], odd[MOST_QUERIES];
     UNROLL for (int q = 0; q < count; q++) even[q] = odd[q] = splat(0);
     for (int32_t d = 0; d < head_dim; d += 2) {
+        __builtin_prefetch(next_keys + memory->lines[d / 2], 0, 2);
         const f32x16 a = load_floats(memory->turned_keys + d * LANES);
         const f32x16 b = load_floats(memory->turned_keys + (d + 1) * LANES);
         UNROLL for (int q = 0; q < count; q++) {
@@ -144,8 +146,10 @@ INLINE void add_values(
         const float *weights = memory->weights + first * LANES;
         f32x16 sums[MOST_QUERIES];
         UNROLL for (int q = 0; q < count; q++) sums[q] = load_floats(to + q * memory->width);
+        const int32_t *lines = memory->lines + d / (2 * LANES) * LANES;
         for (int32_t t = 0; t < reach->count; t++) {
             u16x16 part = {0};
+            if (d % (2 * LANES) == 0) __builtin_prefetch(values + reach->next + lines[t], 0, 2);
             if (head_dim - d >= LANES) part = load_halves(values + reach->offsets[t] + d);
             else memcpy(&part, values + reach->offsets[t] + d, 2 * (head_dim - d));
             const f32x16 value = bfloats_to_floats(part);
@@ -156,15 +160,15 @@ INLINE void add_values(
     }
 }
 
-/* `count` queries of a head, from query `first` of row `first / group` on, meet the positions at hand; the head's
- * queries begin at `base` in memory.
+/* `count` queries of a head, from query `first` of row `first / group` on, meet the positions at hand; `keys` and
+ * `values` begin with the head, and its queries begin at `base` in memory.
  */
 INLINE void meet(
-    const struct model *m, const struct stretch *s, const uint16_t *values, const struct reach *reach, int32_t base,
-    int32_t first, const int count, struct attention_memory *memory) {
+    const struct model *m, const struct stretch *s, const uint16_t *keys, const uint16_t *values,
+    const struct reach *reach, int32_t base, int32_t first, const int count, struct attention_memory *memory) {
     const int32_t group = m->heads / m->kv_heads;
     f32x16 scores[MOST_QUERIES];
-    score(memory, m->head_dim, base + first, count, scores);
+    score(memory, m->head_dim, keys + reach->next, base + first, count, scores);
     for (int q = 0; q < count; q++) {
         const int32_t behind = s->start + (first + q) / group - reach->start + 1;
         weigh(memory, base + first + q, scores[q], behind < reach->count ? behind : reach->count);
@@ -177,14 +181,14 @@ static void meet_all(
     const struct model *m, const struct layer *layer, const struct stretch *s, const struct reach *reach, int32_t head,
     int32_t base, struct attention_memory *memory) {
     const int32_t group = m->heads / m->kv_heads, num_queries = s->num_rows * group;
-    const uint16_t *values = layer->values + head * m->head_dim;
-    turn_keys(m, layer->keys + head * m->head_dim, reach, memory->turned_keys);
+    const uint16_t *keys = layer->keys + head * m->head_dim, *values = layer->values + head * m->head_dim;
+    turn_keys(m, keys, reach, memory->turned_keys);
     int32_t q = reach->start > s->start ? (reach->start - s->start) * group : 0;
-    for (; q + 8 <= num_queries; q += 8) meet(m, s, values, reach, base, q, 8, memory);
-    if (num_queries - q >= 4) meet(m, s, values, reach, base, q, 4, memory), q += 4;
-    if (num_queries - q == 3) meet(m, s, values, reach, base, q, 3, memory);
-    if (num_queries - q == 2) meet(m, s, values, reach, base, q, 2, memory);
-    if (num_queries - q == 1) meet(m, s, values, reach, base, q, 1, memory);
+    for (; q + 8 <= num_queries; q += 8) meet(m, s, keys, values, reach, base, q, 8, memory);
+    if (num_queries - q >= 4) meet(m, s, keys, values, reach, base, q, 4, memory), q += 4;
+    if (num_queries - q == 3) meet(m, s, keys, values, reach, base, q, 3, memory);
+    if (num_queries - q == 2) meet(m, s, keys, values, reach, base, q, 2, memory);
+    if (num_queries - q == 1) meet(m, s, keys, values, reach, base, q, 1, memory);
 }
 
 /* Query `q` of the stretch in KV head `head`: its row, and where it begins in that row. */
@@ -230,10 +234,9 @@ static void attend(
     reach_for(m, s, 0, &reaches[0]);
     for (int32_t position = 0, turn = 0; position < end; position += LANES, turn = !turn) {
         reach_for(m, s, position + LANES, &reaches[!turn]);
-        for (int32_t h = first_head; h < first_head + num_heads; h++) {
-            announce(m, layer, &reaches[!turn], h);
-            meet_all(m, layer, s, &reaches[turn], h, (h - first_head) * a_head, memory);
-        }
+        reaches[turn].next = reaches[reaches[!turn].count ? !turn : turn].offsets[0];
+        for (int32_t h = 0; h < num_heads; h++)
+            meet_all(m, layer, s, &reaches[turn], first_head + h, h * a_head, memory);
     }
     for (int32_t h = 0; h < num_heads; h++)
         finish_queries(m, s, first_head + h, h * a_head, out, out_stride, memory);

@@ -67,6 +67,7 @@ static struct attention_memory carve_attention(char **cursor, const struct model
     memory.totals = carve(cursor, most * LANES * sizeof(float));
     memory.peaks = carve(cursor, most * sizeof(float));
     memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
+    memory.lines = carve(cursor, width * sizeof(int32_t));
     return memory;
 }
 
@@ -104,6 +105,7 @@ static struct attention_memory attention_of(const struct workspace *space, int32
     float **parts[] = {&memory.queries, &memory.sums,  &memory.weights,
                        &memory.totals,  &memory.peaks, &memory.turned_keys};
     for (int i = 0; i < 6; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
+    memory.lines = (int32_t *)((char *)memory.lines + offset);
     return memory;
 }
 
@@ -301,6 +303,7 @@ static void compute_attention(struct step *step, const struct layer *layer, int3
     const struct model *m = step->model;
     struct workspace *space = step->space;
     struct attention_memory memory = attention_of(space, thread);
+    fill_lines(m, memory.lines);
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
     const int32_t share = m->kv_heads / shares;

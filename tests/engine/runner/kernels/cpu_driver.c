@@ -1,0 +1,145 @@
+/* Drives the CPU kernels from tests: as a library, one kernel at a time; as a program, whole steps of a random model on
+ * many threads, for the sanitizers. Compiled with SET for the instruction set and SET_ID for its number.
+ */
+#include "cpu_decode.c"
+
+#include <stdio.h>
+
+#include "cpu_library.h"
+
+/* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias. */
+void drive_product(const struct matrix *m, const float *x, int32_t rows, float *out) {
+    const int64_t stride = whole_groups(m->columns), blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
+    struct activations a = {.stride = (int32_t)stride};
+    a.values = calloc(blocks * stride, sizeof(float));
+    a.bfloats = calloc(blocks * stride, sizeof(uint16_t));
+    a.codes = calloc(blocks * stride, 1);
+    a.scales = calloc(blocks * stride / GROUP, sizeof(float));
+    a.sums = calloc(blocks * stride / GROUP, sizeof(float));
+    a.half_sums = calloc(blocks * stride / GROUP * 2, sizeof(int32_t));
+    for (int32_t row = 0; row < rows; row++) {
+        memcpy(a.values + row * stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
+        prepare_for(&a, row, m, m, m);
+    }
+    for (int32_t tile = 0; tile < num_tiles(m); tile++) multiply_tile(m, tile, &a, rows, out, m->rows, 0);
+    free(a.values), free(a.bfloats), free(a.codes), free(a.scales), free(a.sums), free(a.half_sums);
+}
+
+void drive_unpack(const struct matrix *m, int32_t row, float *out) { unpack_row(m, row, out); }
+
+/* Queries and out are [rows, heads * head_dim]; the rows stand at start, start + 1, ... */
+void drive_attention(
+    const struct model *m, const struct layer *layer, const int32_t *table, int32_t start, int32_t rows, int32_t share,
+    const float *queries, float *out) {
+    const int64_t stride = m->heads * m->head_dim;
+    char *memory = aligned_alloc(64, 1 << 22), *cursor = memory;
+    struct attention_memory space = carve_attention(&cursor, m);
+    fill_lines(m, space.lines);
+    for (int32_t row = 0; row < rows; row += STRETCH_ROWS) {
+        const struct stretch s = {row, rows - row < STRETCH_ROWS ? rows - row : STRETCH_ROWS, start + row, table};
+        for (int32_t head = 0; head < m->kv_heads; head += share)
+            attend(m, layer, &s, head, share, queries, stride, out, stride, &space);
+    }
+    free(memory);
+}
+
+/* ---- the program ---- */
+
+enum { LAYERS = 2, HIDDEN = 256, INNER = 512, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 64, VOCABULARY = 100, BLOCK = 4 };
+enum { BLOCKS = 256, TABLE = 64, KV_WIDTH = KV_HEADS * HEAD_DIM };
+
+static uint32_t state = 12345;
+static uint32_t random_bits(void) { return state = state * 1664525u + 1013904223u; }
+static float random_number(void) { return (float)(random_bits() >> 8) / (1 << 24) - 0.5f; }
+
+static float *random_vector(int32_t count, float middle) {
+    float *out = malloc(count * sizeof(float));
+    for (int32_t i = 0; i < count; i++) out[i] = middle + 0.1f * random_number();
+    return out;
+}
+
+/* Random bytes with sane scales: a file's blocks, packed. */
+static struct matrix random_matrix(int32_t type, int32_t rows, int32_t columns, int with_bias) {
+    static const int32_t bytes[31] = {[Q4_0] = 18, [Q4_1] = 20, [Q8_0] = 34, [Q4_K] = 144, [Q6_K] = 210, [BF16] = 64};
+    static const int32_t parts[31] = {[Q4_0] = 1, [Q4_1] = 1, [Q8_0] = 1, [Q4_K] = 8, [Q6_K] = 8, [BF16] = 1};
+    const int32_t blocks = rows * columns / (GROUP * parts[type]);
+    uint8_t *source = malloc((size_t)blocks * bytes[type]);
+    for (int32_t i = 0; i < blocks * bytes[type]; i++) source[i] = (uint8_t)(random_bits() >> 24);
+    const uint16_t scale = 0x1800, bfloat = 0x3c00; /* 0.002 */
+    for (int32_t i = 0; i < blocks; i++) {
+        uint8_t *block = source + i * bytes[type];
+        if (type == BF16) for (int j = 1; j < 64; j += 2) block[j] = (block[j] & 0x80) | (bfloat >> 8);
+        else if (type == Q6_K) memcpy(block + 208, &scale, 2);
+        else memcpy(block, &scale, 2);
+        if (type == Q4_1 || type == Q4_K) memcpy(block + 2, &scale, 2);
+    }
+    const int64_t size = packed_bytes(type, rows, columns);
+    uint8_t *tiles = aligned_alloc(64, size);
+    memset(tiles, 0, size);
+    if (pack_matrix(type, source, rows, columns, 0, tiles)) exit(2);
+    free(source);
+    return (struct matrix){tiles, with_bias ? random_vector(rows, 0) : NULL, packed_kind(type), rows, columns};
+}
+
+static void free_matrix(struct matrix m) { free((void *)m.tiles), free((void *)m.bias); }
+
+static struct layer random_layer(int index) {
+    const int32_t first = index ? Q4_K : Q4_1, second = index ? Q6_K : Q8_0;
+    return (struct layer){
+        .input_norm = random_vector(HIDDEN, 1), .mlp_norm = random_vector(HIDDEN, 1),
+        .query_norm = index ? random_vector(HEAD_DIM, 1) : NULL, .key_norm = index ? random_vector(HEAD_DIM, 1) : NULL,
+        .query = random_matrix(first, HEADS * HEAD_DIM, HIDDEN, 1), .key = random_matrix(BF16, KV_WIDTH, HIDDEN, 1),
+        .value = random_matrix(second, KV_WIDTH, HIDDEN, 1), .output = random_matrix(first, HIDDEN, HEADS * HEAD_DIM, 0),
+        .gate = random_matrix(Q4_0, INNER, HIDDEN, 0), .up = random_matrix(BF16, INNER, HIDDEN, 0),
+        .down = random_matrix(second, HIDDEN, INNER, 0),
+        .keys = calloc(BLOCKS * BLOCK * KV_WIDTH, 2), .values = calloc(BLOCKS * BLOCK * KV_WIDTH, 2),
+    };
+}
+
+static void free_layer(struct layer l) {
+    const float *vectors[] = {l.input_norm, l.mlp_norm, l.query_norm, l.key_norm};
+    const struct matrix matrices[] = {l.query, l.key, l.value, l.output, l.gate, l.up, l.down};
+    for (int i = 0; i < 4; i++) free((void *)vectors[i]);
+    for (int i = 0; i < 7; i++) free_matrix(matrices[i]);
+    free(l.keys), free(l.values);
+}
+
+/* Logits of every row of sequences of `lengths` tokens, in blocks of their own; the last row of each, in order. */
+static void run_batch(struct engine *engine, const int32_t *lengths, int32_t count, int32_t seed, float *logits) {
+    int32_t rows = 0, tokens[2048], tables[BLOCKS], sampling[16];
+    struct span spans[16];
+    for (int32_t i = 0; i < BLOCKS; i++) tables[i] = BLOCKS - 1 - i;
+    for (int32_t i = 0; i < count; i++) {
+        spans[i] = (struct span){rows, lengths[i], 0, i * TABLE};
+        for (int32_t t = 0; t < lengths[i]; t++) tokens[rows + t] = (seed + i * 7 + t * 13) % VOCABULARY;
+        rows += lengths[i];
+        sampling[i] = rows - 1;
+    }
+    const struct batch batch = {rows, count, count, tokens, spans, tables, sampling, logits};
+    engine_step(engine, &batch);
+}
+
+int main(int argc, char **argv) {
+    const int32_t threads = argc > 1 ? atoi(argv[1]) : 4, lengths[] = {1, 9, 180, 100};
+    struct layer layers[LAYERS] = {random_layer(0), random_layer(1)};
+    float *frequencies = random_vector(HEAD_DIM / 2, 0.5f), *norm = random_vector(HIDDEN, 1);
+    const struct matrix embedding = random_matrix(Q8_0, VOCABULARY, HIDDEN, 0);
+    const struct model model = {LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, BLOCK, 1e-5f, 0.125f,
+                                frequencies, norm, embedding, embedding, layers};
+    struct engine *engine = engine_create(&model, threads, SET_ID);
+    if (!engine) return 3;
+    float together[4 * VOCABULARY], alone[VOCABULARY];
+    int different = 0;
+    for (int32_t round = 0; round < 3; round++) {
+        run_batch(engine, lengths, 4, round, together);
+        for (int32_t i = 0; i < 4; i++) {
+            run_batch(engine, &lengths[i], 1, round + i * 7, alone);
+            different += memcmp(alone, together + i * VOCABULARY, sizeof alone) != 0;
+        }
+    }
+    engine_destroy(engine);
+    for (int32_t i = 0; i < LAYERS; i++) free_layer(layers[i]);
+    free_matrix(embedding), free(frequencies), free(norm);
+    printf("%d of 12 rows differ\n", different);
+    return different != 0;
+}
