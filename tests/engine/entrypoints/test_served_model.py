@@ -63,7 +63,7 @@ def test_options_of_requests_reach_the_conversion(files: ModelFiles) -> None:
 
 def test_the_files_of_a_model_say_what_it_samples_with_and_whether_it_thinks(files: ModelFiles) -> None:
     generation = {"temperature": 0.6, "top_k": 20}
-    options = conversion(replace(files, generation=generation, chat_template="{{ enable_thinking }}"))
+    options = conversion(replace(files, generation=generation, chat_template="{{ enable_thinking }}<think>"))
     assert (options.sampling_defaults.temperature, options.sampling_defaults.top_k) == (0.6, 20)
     assert options.thinking_support is ThinkingSupport.Switchable
     with pytest.raises(OptionError, match="top_p"):
