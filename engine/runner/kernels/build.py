@@ -20,18 +20,18 @@ from hashlib import blake2s
 from pathlib import Path
 from time import perf_counter
 
-_FOLDER = Path(__file__).parent
-_COMMON = ("-std=gnu11", "-O3", "-fPIC", "-ffp-contract=off", "-Wno-psabi")
+FOLDER = Path(__file__).parent
+COMMON_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-ffp-contract=off", "-Wno-psabi")
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-_X86_SETS = {"plain": (), "avx2": _AVX2, "avx512": _AVX512, "avx512bf16": (*_AVX512, "-mavx512bf16")}
+SETS = {"plain": (), "avx2": _AVX2, "avx512": _AVX512, "avx512bf16": (*_AVX512, "-mavx512bf16")}
 _NEEDED_FLAGS = {
     "avx2": {"avx2", "fma"},
     "avx512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
 }
 _NEEDED_FLAGS["avx512bf16"] = _NEEDED_FLAGS["avx512"] | {"avx512_bf16"}
-_STEP = "cpu_decode.c"
-_OTHERS = ("cpu_library.c", "cpu_pack.c", "cpu_pool.c")
+STEP_SOURCE = "cpu_decode.c"  # once for each instruction set
+OTHER_SOURCES = ("cpu_library.c", "cpu_pack.c", "cpu_pool.c")
 
 
 class BuildError(RuntimeError):
@@ -40,7 +40,7 @@ class BuildError(RuntimeError):
 
 def all_sets() -> tuple[str, ...]:
     """The instruction sets that can be compiled for this architecture, from the least to the best."""
-    return tuple(_X86_SETS) if platform.machine() in ("x86_64", "AMD64") else ("plain",)
+    return tuple(SETS) if platform.machine() in ("x86_64", "AMD64") else ("plain",)
 
 
 def best_set() -> str:
@@ -95,9 +95,9 @@ def cache_folder() -> Path:
 
 def _compile(compiler: str, sets: tuple[str, ...], scratch: Path) -> Path:
     """Every object in a process of its own, then the link."""
-    jobs = {f"step_{name}.o": [*_COMMON, f"-DSET={name}", *_X86_SETS[name], _STEP] for name in sets}
+    jobs = {f"step_{name}.o": [*COMMON_FLAGS, f"-DSET={name}", *SETS[name], STEP_SOURCE] for name in sets}
     defines = [f"-DHAS_{name.upper()}" for name in sets]
-    jobs |= {f"{Path(name).stem}.o": [*_COMMON, *defines, name] for name in _OTHERS}
+    jobs |= {f"{Path(name).stem}.o": [*COMMON_FLAGS, *defines, name] for name in OTHER_SOURCES}
     _wait(*(_start([compiler, *flags, "-c", "-o", str(scratch / target)]) for target, flags in jobs.items()))
     library = scratch / "cpu.so"
     objects = [str(scratch / target) for target in jobs]
@@ -106,7 +106,7 @@ def _compile(compiler: str, sets: tuple[str, ...], scratch: Path) -> Path:
 
 
 def _start(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, cwd=_FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=FOLDER, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _wait(*processes: subprocess.Popen[str]) -> None:
@@ -119,8 +119,8 @@ def _wait(*processes: subprocess.Popen[str]) -> None:
 
 def _stem(sets: tuple[str, ...]) -> str:
     """A file name that changes with every source, flag and instruction set."""
-    digest = blake2s(repr((_COMMON, [(name, _X86_SETS[name]) for name in sets])).encode(), digest_size=8)
-    for path in sorted(_FOLDER.glob("cpu_*.[ch]")):
+    digest = blake2s(repr((COMMON_FLAGS, [(name, SETS[name]) for name in sets])).encode(), digest_size=8)
+    for path in sorted(FOLDER.glob("cpu_*.[ch]")):
         digest.update(path.name.encode() + path.read_bytes())
     return f"cpu-{platform.machine()}-{digest.hexdigest()}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import numpy as np
 import pytest
 
 from engine.runner.kernels import build
-from engine.runner.kernels.cpu_library import BFLOAT16, Matrix, load_library
+from engine.runner.kernels.cpu_library import BFLOAT16, Layer, Matrix, Model, load_library
 
 DRIVER = Path(__file__).parent / "cpu_driver.c"
-SOURCES = DRIVER.parents[4] / "engine" / "runner" / "kernels"
 QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 Array = np.ndarray[Any, Any]
@@ -37,21 +35,36 @@ def runnable_sets() -> list[str]:
 
 def compile_driver(instruction_set: str, target: Path, *flags: str) -> Path:
     """The driver and the library's own sources in one, as `flags` say."""
-    number = list(build._X86_SETS).index(instruction_set)
-    defines = [f"-DSET={instruction_set}", f"-DSET_ID={number}", f"-DHAS_{instruction_set.upper()}", f"-I{SOURCES}"]
-    others = [str(SOURCES / name) for name in build._OTHERS]
-    common = [flag for flag in build._COMMON if not flag.startswith("-O")]
-    command = [require_compiler(), *common, *flags, *defines, *build._X86_SETS[instruction_set], str(DRIVER), *others]
+    number = list(build.SETS).index(instruction_set)
+    defines = [
+        f"-DSET={instruction_set}",
+        f"-DSET_ID={number}",
+        f"-DHAS_{instruction_set.upper()}",
+        f"-I{build.FOLDER}",
+    ]
+    others = [str(build.FOLDER / name) for name in build.OTHER_SOURCES]
+    common = [flag for flag in build.COMMON_FLAGS if not flag.startswith("-O")]
+    command = [require_compiler(), *common, *flags, *defines, *build.SETS[instruction_set], str(DRIVER), *others]
     subprocess.run([*command, "-o", str(target), "-lm", "-lpthread"], check=True, capture_output=True, text=True)
     return target
 
 
-@cache
-def driver(instruction_set: str, folder: Path) -> ctypes.CDLL:
+def load_driver(instruction_set: str, folder: Path) -> ctypes.CDLL:
     """The driver as a library for one instruction set."""
     library = load_library(compile_driver(instruction_set, folder / f"{instruction_set}.so", "-O1", "-shared"))
-    library.drive_product.argtypes = [ctypes.POINTER(Matrix), ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
-    library.drive_unpack.argtypes = [ctypes.POINTER(Matrix), ctypes.c_int32, ctypes.c_void_p]
+    pointer, number = ctypes.c_void_p, ctypes.c_int32
+    library.drive_product.argtypes = [ctypes.POINTER(Matrix), pointer, number, pointer]
+    library.drive_unpack.argtypes = [ctypes.POINTER(Matrix), number, pointer]
+    library.drive_attention.argtypes = [
+        ctypes.POINTER(Model),
+        ctypes.POINTER(Layer),
+        pointer,
+        number,
+        number,
+        number,
+        pointer,
+        pointer,
+    ]
     return library
 
 

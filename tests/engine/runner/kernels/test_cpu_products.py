@@ -6,17 +6,14 @@ the rounding of float32 sums.
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
-from tests.engine.runner.kernels.building import QUANTISED, Array, PackedMatrix, driver, runnable_sets
+from tests.engine.runner.kernels.building import QUANTISED, Array, PackedMatrix
 
 SHAPES = [(1, 256, 1), (16, 512, 2), (40, 256, 3), (33, 1536, 8), (50, 256, 13)]  # rows, columns, rows of activations
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return tmp_path_factory.mktemp("drivers")
 
 
 def quantised(x: Array) -> Array:
@@ -32,9 +29,9 @@ def rounded_to_bfloat(x: Array) -> Array:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def product(library: object, matrix: PackedMatrix, x: Array) -> Array:
+def product(library: ctypes.CDLL, matrix: PackedMatrix, x: Array) -> Array:
     out = np.full((len(x), matrix.struct.rows), np.nan, np.float32)
-    library.drive_product(matrix.struct, x.ctypes.data, len(x), out.ctypes.data)  # type: ignore[attr-defined]
+    library.drive_product(matrix.struct, x.ctypes.data, len(x), out.ctypes.data)
     return out
 
 
@@ -44,55 +41,47 @@ def assert_close(found: Array, wanted: Array, weights: Array, x: Array) -> None:
     assert float((np.abs(found - wanted) / scale).max()) < 3e-6
 
 
-@pytest.mark.parametrize("instruction_set", runnable_sets())
 @pytest.mark.parametrize("kind", [*QUANTISED, "BF16"])
-def test_products_equal_numpy_on_dequantised_weights(kind: str, instruction_set: str, folder: object) -> None:
-    library = driver(instruction_set, folder)  # type: ignore[arg-type]
+def test_products_equal_numpy_on_dequantised_weights(kind: str, instruction_set: str, driver: ctypes.CDLL) -> None:
     for seed, (rows, columns, batch) in enumerate(SHAPES):
-        matrix = PackedMatrix(library, kind, rows, columns, seed, bias=bool(seed % 2))
+        matrix = PackedMatrix(driver, kind, rows, columns, seed, bias=bool(seed % 2))
         x = np.random.default_rng(seed).standard_normal((batch, columns), np.float32)
         x[0, :40] = 0  # a group without any value
         seen = quantised(x) if kind != "BF16" else rounded_to_bfloat(x) if instruction_set == "avx512bf16" else x
         wanted = seen.astype(np.float64) @ matrix.weights.astype(np.float64).T
         wanted += 0 if matrix.bias is None else matrix.bias
         assert matrix.inexact == 0
-        assert_close(product(library, matrix, x), wanted, matrix.weights, x)
+        assert_close(product(driver, matrix, x), wanted, matrix.weights, x)
 
 
-@pytest.mark.parametrize("instruction_set", runnable_sets())
-def test_a_row_gives_the_same_bits_alone_and_in_any_batch(instruction_set: str, folder: object) -> None:
-    library = driver(instruction_set, folder)  # type: ignore[arg-type]
+def test_a_row_gives_the_same_bits_alone_and_in_any_batch(driver: ctypes.CDLL) -> None:
     for kind in ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "BF16"):
-        matrix = PackedMatrix(library, kind, 48, 768, 1)
+        matrix = PackedMatrix(driver, kind, 48, 768, 1)
         x = np.random.default_rng(2).standard_normal((19, 768), np.float32)
-        together = product(library, matrix, x)
+        together = product(driver, matrix, x)
         for row in range(19):
-            assert np.array_equal(product(library, matrix, x[row : row + 1].copy())[0], together[row])
+            assert np.array_equal(product(driver, matrix, x[row : row + 1].copy())[0], together[row])
 
 
-@pytest.mark.parametrize("instruction_set", runnable_sets())
 @pytest.mark.parametrize("kind", [*QUANTISED, "BF16"])
-def test_rows_unpack_to_what_the_file_says(kind: str, instruction_set: str, folder: object) -> None:
-    library = driver(instruction_set, folder)  # type: ignore[arg-type]
-    matrix = PackedMatrix(library, kind, 35, 512, 3)
+def test_rows_unpack_to_what_the_file_says(kind: str, driver: ctypes.CDLL) -> None:
+    matrix = PackedMatrix(driver, kind, 35, 512, 3)
     for row in (0, 15, 16, 34):
         out = np.empty(512, np.float32)
-        library.drive_unpack(matrix.struct, row, out.ctypes.data)
+        driver.drive_unpack(matrix.struct, row, out.ctypes.data)
         np.testing.assert_allclose(out, matrix.weights[row], rtol=2e-6, atol=1e-7)
 
 
-def test_plain_columns_need_not_fill_a_group(folder: object) -> None:
-    library = driver(runnable_sets()[-1], folder)  # type: ignore[arg-type]
+def test_plain_columns_need_not_fill_a_group(best_driver: ctypes.CDLL) -> None:
     for columns in (2, 34, 46, 83):
-        matrix = PackedMatrix(library, "BF16", 19, columns, columns)
+        matrix = PackedMatrix(best_driver, "BF16", 19, columns, columns)
         x = rounded_to_bfloat(np.random.default_rng(1).standard_normal((5, columns), np.float32))
-        assert_close(product(library, matrix, x), x @ matrix.weights.T, matrix.weights, x)
+        assert_close(product(best_driver, matrix, x), x @ matrix.weights.T, matrix.weights, x)
 
 
-def test_what_cannot_be_kept_exactly_is_reported(folder: object) -> None:
-    library = driver(runnable_sets()[-1], folder)  # type: ignore[arg-type]
+def test_what_cannot_be_kept_exactly_is_reported(best_driver: ctypes.CDLL) -> None:
     block = np.zeros(34, np.uint8)
     block[:2] = np.array([60000], np.float16).view(np.uint8)  # 128 times that is no half
-    tiles = np.zeros(library.packed_bytes(8, 1, 32) + 64, np.uint8)
+    tiles = np.zeros(best_driver.packed_bytes(8, 1, 32) + 64, np.uint8)
     start = tiles.ctypes.data + -tiles.ctypes.data % 64
-    assert library.pack_matrix(8, block.ctypes.data, 1, 32, 0, start) == 1
+    assert best_driver.pack_matrix(8, block.ctypes.data, 1, 32, 0, start) == 1
