@@ -31,6 +31,8 @@ class EngineConfig:
     block_size: tokens a KV block. kv_cache_mib: memory of the KV cache; None derives it from `gpu_memory_utilization`
     on CUDA and from the free memory on the CPU.
     enable_prefix_caching: keep the KV of finished sequences and reuse it for prompts with the same beginning.
+    reserved_tokens: how many tokens each running sequence may grow before it could lack blocks because others came in:
+    what is admitted too early is preempted and has to be computed again.
     stop_preempted_request: end a sequence with an error when the blocks run out, instead of computing it again later.
     enforce_eager: no CUDA graphs. num_threads: threads of the forward pass on the CPU; None takes all cores.
     cpu_kernels: "auto" computes on the compiled CPU kernels where model and dtype allow; "off" leaves it to torch.
@@ -51,6 +53,7 @@ class EngineConfig:
     kv_cache_mib: int | None = None
     gpu_memory_utilization: float = 0.9
     enable_prefix_caching: bool = True
+    reserved_tokens: int = 64
     stop_preempted_request: bool = False
     enforce_eager: bool = False
     num_threads: int | None = None
@@ -58,7 +61,7 @@ class EngineConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "reserved_tokens"):
             _require_positive(name, getattr(self, name))
         for name in ("max_model_len", "max_prefill_chunk_tokens", "kv_cache_mib", "num_threads"):
             if getattr(self, name) is not None:

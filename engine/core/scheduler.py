@@ -10,9 +10,9 @@ most, so a decode never waits for more than that. A prompt longer than the step 
 want prefill too: short ones do not queue behind all of a long one, and the long one moves on in every step.
 
 When blocks run out, the last running sequence in order gives up its own and waits for its turn again, with its tokens;
-the first one is never a victim, so something always finishes. Admission wants blocks for all tokens at once, and a
-spare one for each running sequence, so that it does not lead straight to preemption. The head of the waiting queue is
-never passed over.
+the first one is never a victim, so something always finishes. Admission wants blocks for all tokens at once, and spare
+ones for the next `reserved_tokens` of every running sequence, so that it does not lead straight to preemption. The head
+of the waiting queue is never passed over.
 """
 
 from __future__ import annotations
@@ -139,9 +139,11 @@ class Scheduler:
 
     def _admit(self, prefills: list[ScheduledSequence], budget: int) -> None:
         """Move sequences from waiting to running while there is budget, a seat and blocks."""
+        num_spare = sum(map(self._growth, self.running)) if self.waiting else 0
         while self.waiting and budget > 0 and len(self.running) < self._config.max_num_seqs:
             sequence = self.waiting[0]
-            if not self._blocks.admit(sequence, num_spare=len(self.running)):
+            num_spare += self._growth(sequence)
+            if not self._blocks.admit(sequence, num_spare):
                 return
             num_tokens = self._chunk(sequence, budget)
             del self.waiting[0]
@@ -152,6 +154,11 @@ class Scheduler:
                 self._outputs.append(SequenceOutput(sequence))
             prefills.append(_scheduled(sequence, num_tokens))
             budget -= num_tokens
+
+    def _growth(self, sequence: Sequence) -> int:
+        """Blocks that the sequence will soon need beyond those for the tokens it has."""
+        soon = min(sequence.max_length, sequence.num_tokens + self._config.reserved_tokens)
+        return self._blocks.blocks_for(soon) - self._blocks.blocks_for(sequence.num_tokens)
 
     def _advance(self, sequence: Sequence, row: SampledToken) -> SequenceOutput:
         """Append the drawn token and see whether it is the last."""

@@ -96,7 +96,8 @@ def expected_completion(prompt: list[int], params: SamplingParams, max_model_len
 
 
 def make_core(runner: FakeRunner, **settings: Any) -> EngineCore:
-    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_prefill_chunk_tokens": 8} | settings
+    defaults = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_prefill_chunk_tokens": 8, "reserved_tokens": 4}
+    settings = defaults | settings
     return EngineCore(runner, EngineConfig(**settings), eos_token_ids=(EOS,))
 
 

@@ -57,6 +57,7 @@ def test_random_lives_give_the_tokens_of_lone_runs_and_leave_nothing_behind(data
         max_num_batched_tokens=data.draw(st.integers(5, 40)),
         max_prefill_chunk_tokens=data.draw(st.sampled_from([None, 1, 3, 8])),
         enable_prefix_caching=data.draw(st.booleans()),
+        reserved_tokens=data.draw(st.sampled_from([1, 4, 64])),
     )
     limit = core.max_model_len
     prompts = st.lists(st.integers(0, 1), min_size=1, max_size=limit - 1)

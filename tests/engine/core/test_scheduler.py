@@ -188,6 +188,22 @@ def test_a_finished_sequence_cannot_be_cancelled_into_freeing_anothers_blocks() 
     assert long.num_completion_tokens == 20
 
 
+def test_what_is_reserved_for_growth_keeps_out_who_would_be_preempted() -> None:
+    for reserved_tokens, expected in ((1, True), (32, False)):
+        core = make_core(FakeRunner(num_blocks=12), reserved_tokens=reserved_tokens, enable_prefix_caching=False)
+        sequences = [endless(core, name, 4, 20) for name in "abcd"]
+        drain(core)
+        assert (core.scheduler.num_preemptions > 0) == expected
+        assert all(sequence.num_completion_tokens == 20 for sequence in sequences)
+
+
+def test_a_sequence_that_fits_alone_is_admitted_whatever_is_reserved() -> None:
+    core = make_core(FakeRunner(num_blocks=6), reserved_tokens=1000)
+    sequence = endless(core, "a", 20, 50)
+    drain(core)
+    assert sequence.num_tokens == 24
+
+
 def test_admission_leaves_a_spare_block_for_each_running_sequence() -> None:
     core = make_core(FakeRunner(num_blocks=6), enable_prefix_caching=False)
     endless(core, "first", 8, 4)

@@ -210,7 +210,7 @@ def test_a_second_prompt_with_the_same_beginning_reports_its_cache_hits(llm: LLM
 def test_when_memory_runs_out_requests_wait_and_lose_nothing(folder: Path, llm: LLM) -> None:
     prompts = [[index + 3, 5, index + 4] for index in range(60)]
     params = SamplingParams(max_tokens=70, **GREEDY)
-    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1}) as small:
+    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1, "reserved_tokens": 1}) as small:
         squeezed = generate(small, prompts, params)
         assert small._live_core().stats().preemptions > 0
     ample = generate(llm, prompts, params)
@@ -219,7 +219,7 @@ def test_when_memory_runs_out_requests_wait_and_lose_nothing(folder: Path, llm: 
 
 def test_a_preempted_request_can_be_given_up_and_says_so_alone(folder: Path) -> None:
     params = SamplingParams(max_tokens=70, **GREEDY)
-    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1}, stop_preempted_request=True) as small:
+    with LLM(folder, **{**SETTINGS, "kv_cache_mib": 1, "reserved_tokens": 1}, stop_preempted_request=True) as small:
         completions = [output.outputs[0] for output in generate(small, [[index + 3] for index in range(60)], params)]
     ends = [completion.finish_reason for completion in completions]
     assert ends.count("error") > 0 and ends.count("length") > 0
