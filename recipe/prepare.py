@@ -29,6 +29,7 @@ from recipe.encoding.deepseek_v41 import DeepseekV41Encoding
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.errors import ConversionError
 from recipe.extensions import Extensions
+from recipe.markup.detection import detect_markup
 from recipe.markup.output_markup import OutputMarkup
 from recipe.markup.prompt_end import opens_reasoning
 from recipe.prompt import SpecialToken
@@ -61,7 +62,7 @@ class PromptEncoding(Protocol):
 class PrepareConfig:
     """Everything a worker needs to know of the model. `context_limit` is in tokens.
 
-    `markup` is how a model with a chat template marks its output; None is for the DeepSeek encodings.
+    `markup` is how a model with a chat template marks its output; None leaves that to be detected.
     """
 
     tokenizer_json: str
@@ -125,6 +126,9 @@ class Preparer:
         self.config = config
         self.tokenizer = Tokenizer.from_str(config.tokenizer_json)
         self.encoding = make_encoding(config, self.tokenizer)
+        self._markup = config.markup
+        if config.encoding == "chat-template" and config.markup is None:
+            self._markup = detect_markup(config.chat_template or "", set(self.tokenizer.added_spellings.values()))
         self._reads_extensions = config.options.extensions != Extensions()
 
     def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
@@ -176,7 +180,7 @@ class Preparer:
         """Tell the parser what only the model and the prompt tell: the markup, and whether reasoning is open."""
         parsing, constraint = converted.parsing_options, converted.inference_options.output_constraint
         parsing.single_call = constraint is not None and constraint.single_call
-        parsing.markup = markup = self.config.markup
+        parsing.markup = markup = self._markup
         if markup is None:
             return
         parsing.prompt_opens_reasoning = opens_reasoning(token_ids, self.tokenizer, markup)

@@ -5,12 +5,14 @@ So that nothing a user typed is found there, user text is broken up before (see 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 
 from recipe.conversation import Conversation
+from recipe.encoding.call_shape import PLAIN, CallShape, find_call_shape
 from recipe.encoding.prompt_tokenizer import unpacked
 from recipe.encoding.spelling_guard import Collector, Guard, Spellings, unused_chars
 from recipe.encoding.template_environment import template_environment
@@ -60,12 +62,13 @@ class ChatTemplateEncoding:
         continued = _continued_fields(conversation)
         guard: Collector | Guard
         guard = harmless = Collector()
-        variables = template_variables(conversation, harmless)
+        shape = self._call_shape if any(message.tool_calls for message in conversation.messages) else PLAIN
+        variables = template_variables(conversation, harmless, shape)
         end_mark = ""
         if continued or self._spellings.occur_in(harmless.texts):
             guard_char, end_mark = unused_chars([self._own_text, *harmless.texts], 2)
             guard = Guard(self._spellings, guard_char)
-            variables = template_variables(conversation, guard)
+            variables = template_variables(conversation, guard, shape)
         try:
             rendered = self._render(conversation, variables, continued, end_mark)
         except Exception as problem:  # whatever the template's own code raises
@@ -90,6 +93,15 @@ class ChatTemplateEncoding:
     def constant_texts(self) -> set[str]:
         """The ordinary stretches between two special tokens that are written as such in the template."""
         return self._constant_texts
+
+    @cached_property
+    def _call_shape(self) -> CallShape:
+        """What the template wants of tool calls."""
+        return find_call_shape(
+            lambda conversation, shape: self._render(
+                conversation, template_variables(conversation, Collector(), shape), (), ""
+            )
+        )
 
     def _render(
         self, conversation: Conversation, variables: dict[str, Any], continued: Sequence[str], end_mark: str

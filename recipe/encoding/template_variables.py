@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from recipe.conversation import Conversation
+from recipe.encoding.call_shape import PLAIN, CallShape, short_id
 from recipe.encoding.pyjson import python_json
 from recipe.json_value import JsonValue, parse_json
 from recipe.message import Message, SystemMessage
@@ -24,12 +25,15 @@ class TextWrapper(Protocol):
     def key(self, key: str) -> str: ...
 
 
-def template_variables(conversation: Conversation, wrap: TextWrapper) -> dict[str, Any]:
-    """Return `messages`, `tools` (None without any), the settings of thinking, and what the request itself sets."""
+def template_variables(conversation: Conversation, wrap: TextWrapper, shape: CallShape = PLAIN) -> dict[str, Any]:
+    """Return `messages`, `tools` (None without any), the settings of thinking, and what the request itself sets.
+
+    `shape` is what the template wants of tool calls.
+    """
     tools = [] if conversation.tool_choice == "none" else _tools(conversation)
     thinking = conversation.thinking_mode
     variables: dict[str, Any] = {
-        "messages": _messages(conversation, wrap),
+        "messages": _messages(conversation, wrap, shape),
         "tools": [_tool(tool, wrap) for tool in tools] or None,
         "enable_thinking": thinking,
         "thinking": thinking,
@@ -48,10 +52,10 @@ def _tools(conversation: Conversation) -> list[ToolDefinition]:
     return [tool for tool in conversation.tools if not tool.defer_loading and tool.name not in names] + added
 
 
-def _messages(conversation: Conversation, wrap: TextWrapper) -> list[dict[str, Any]]:
+def _messages(conversation: Conversation, wrap: TextWrapper, shape: CallShape) -> list[dict[str, Any]]:
     messages = conversation.messages
     call_names = {call.id: call.name for message in messages for call in message.tool_calls or ()}
-    shaped = [_message(message, call_names, wrap) for message in messages]
+    shaped = [_message(message, call_names, wrap, shape) for message in messages]
     if (schema := _response_schema(conversation)) is not None:
         instruction = f"{_SCHEMA_INTRODUCTION}{wrap.text(schema)}"
         if shaped and shaped[0]["role"] == "system":
@@ -69,7 +73,7 @@ def _response_schema(conversation: Conversation) -> str | None:
     return None
 
 
-def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper) -> dict[str, Any]:
+def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper, shape: CallShape) -> dict[str, Any]:
     shaped: dict[str, Any] = {
         "role": _ROLES.get(message.role, message.role),
         "content": wrap.text(message.content),
@@ -77,17 +81,22 @@ def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper)
     if message.reasoning_content:  # a template may find it in the text where there is none
         shaped["reasoning_content"] = shaped["thinking"] = wrap.text(message.reasoning_content)
     if message.tool_calls:
-        shaped["tool_calls"] = [_call(call, wrap) for call in message.tool_calls]
+        shaped["tool_calls"] = [_call(call, wrap, shape) for call in message.tool_calls]
     if message.tool_call_id is not None:
-        shaped["tool_call_id"] = wrap.text(message.tool_call_id)
+        shaped["tool_call_id"] = _call_id(message.tool_call_id, wrap, shape)
         if message.tool_call_id in call_names:
             shaped["name"] = wrap.text(call_names[message.tool_call_id])
     return shaped
 
 
-def _call(call: ToolCall, wrap: TextWrapper) -> dict[str, Any]:
-    function = {"name": wrap.text(call.name), "arguments": _arguments(call.arguments, wrap)}
-    return {"id": wrap.text(call.id), "type": "function", "function": function}
+def _call(call: ToolCall, wrap: TextWrapper, shape: CallShape) -> dict[str, Any]:
+    arguments = wrap.text(call.arguments) if shape.text_arguments else _arguments(call.arguments, wrap)
+    function = {"name": wrap.text(call.name), "arguments": arguments}
+    return {"id": _call_id(call.id, wrap, shape), "type": "function", "function": function}
+
+
+def _call_id(call_id: str, wrap: TextWrapper, shape: CallShape) -> str:
+    return wrap.text(short_id(call_id) if shape.short_ids else call_id)
 
 
 def _arguments(arguments: str, wrap: TextWrapper) -> JsonValue:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from recipe.markup.output_markup import TOOL_MARKERS, ReasoningMarkers, ToolMarkup
+from recipe.markup.output_markup import TOOL_MARKERS, OutputMarkup, ReasoningMarkers, ToolMarkup
 
 _SIGNS: tuple[tuple[ToolMarkup, tuple[str, ...]], ...] = (
     ("deepseek-v4.1", TOOL_MARKERS["deepseek-v4.1"][:1]),
@@ -17,6 +17,7 @@ _SIGNS: tuple[tuple[ToolMarkup, tuple[str, ...]], ...] = (
     ("hermes", TOOL_MARKERS["hermes"][:1]),
     ("llama3", (*TOOL_MARKERS["llama3"], "ipython")),
 )
+_SWITCH = "enable_thinking"
 _DEFAULT: ToolMarkup = "hermes"
 _REASONING = (
     ReasoningMarkers("<think>", "</think>"),
@@ -26,6 +27,11 @@ _REASONING = (
     ReasoningMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningMarkers("<reasoning>", "</reasoning>"),
 )
+
+
+def detect_markup(template: str, vocabulary: Container[str]) -> OutputMarkup:
+    """The markup of a model, by its chat template and the spellings of its added tokens."""
+    return OutputMarkup.of(detect_tools(template, vocabulary), detect_reasoning(template, vocabulary), vocabulary)
 
 
 def detect_tools(template: str, vocabulary: Container[str]) -> ToolMarkup:
@@ -38,8 +44,11 @@ def detect_tools(template: str, vocabulary: Container[str]) -> ToolMarkup:
 
 
 def detect_reasoning(template: str, vocabulary: Container[str]) -> ReasoningMarkers | None:
-    """What stands around the reasoning: a pair whose end the template knows, or both of which are tokens."""
+    """What stands around the reasoning: a pair whose end the template knows, or both of which are tokens.
+
+    A template that asks for a switch of thinking, and shows nothing else of it, belongs to the most widespread pair.
+    """
     for markers in _REASONING:
         if markers.end in template or (markers.start in vocabulary and markers.end in vocabulary):
             return markers
-    return None
+    return _REASONING[0] if _SWITCH in template else None

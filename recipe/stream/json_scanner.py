@@ -43,6 +43,7 @@ class JsonScanner:
         """Take in `text` from `position` on, up to the end of the object (a match without length) or a marker."""
         if self._place is not _Place.OUTSIDE and origin == SPECIAL:
             self._place = _Place.STRING
+            self._markers.forget()
             return self._markers.scan(text, origin, position)
         while position < len(text):
             if self._place is not _Place.OUTSIDE:

@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Callable
 
-_HEAD = '{"input": '
-_WHITESPACE = " \t\n\r"
+_HEAD = re.compile(r'\{[ \t\n\r]*"input"[ \t\n\r]*:[ \t\n\r]*"')
+_COMPACT_HEAD = '{"input":"'
 _HEX = "[0-9a-fA-F]"
 _CODE_UNIT = rf"u(?:{_HEX}{{4}}|{_HEX}{{0,3}}[^0-9a-fA-F])"  # of a wrong one, up to the character that is wrong
 _HIGH_SURROGATE = rf"u[dD][89abAB]{_HEX}{{2}}"
@@ -43,16 +43,15 @@ class CustomInput:
     def _begin(self, text: str) -> str:
         """Decide whether the arguments are a text input."""
         head = self._held + text
-        value = head[len(_HEAD) :].lstrip(_WHITESPACE)
-        if _HEAD.startswith(head) or (head.startswith(_HEAD) and not value):
+        self._held = ""
+        if (match := _HEAD.match(head)) is not None:
+            self._feed = self._decode
+            return self._decode(head[match.end() :])
+        if _COMPACT_HEAD.startswith("".join(head.split())):
             self._held = head
             return ""
-        self._held = ""
-        if not (head.startswith(_HEAD) and value.startswith('"')):
-            self._feed = _as_it_is
-            return head
-        self._feed = self._decode
-        return self._decode(value[1:])
+        self._feed = _as_it_is
+        return head
 
     def _decode(self, text: str) -> str:
         """Decode the inside of a JSON string, holding an unfinished escape."""
