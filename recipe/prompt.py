@@ -136,6 +136,17 @@ class Prompt:
             self.special_pieces.append(len(self.pieces))
             self.pieces.append(spelling)
 
+    def push_between(self, spelling: str, texts: Sequence[str]) -> None:
+        """Append `texts`, with one special token between each two."""
+        if not spelling:
+            self.push_text("".join(texts))
+            return
+        first = len(self.pieces) + 1
+        pieces = [spelling] * (2 * len(texts) - 1)
+        pieces[::2] = texts
+        self.pieces += pieces
+        self.special_pieces += range(first, len(self.pieces), 2)
+
     def push_marked(self, text: str, ranges: Iterable[tuple[int, int]]) -> None:
         """Append `text`, whose `ranges` (code points, ascending, disjoint) are special tokens."""
         done = 0
@@ -168,13 +179,15 @@ class Prompt:
 
     def stretches(self) -> Iterator[tuple[str, bool]]:
         """Yield the prompt as (text, is special) in order, with ordinary neighbours joined and nothing empty."""
-        next_piece = 0
+        pieces, next_piece = self.pieces, 0
         for index in self.special_pieces:
-            if ordinary := "".join(self.pieces[next_piece:index]):
-                yield ordinary, False
-            yield self.pieces[index], True
+            if index > next_piece:
+                ordinary = pieces[next_piece] if index == next_piece + 1 else "".join(pieces[next_piece:index])
+                if ordinary:
+                    yield ordinary, False
+            yield pieces[index], True
             next_piece = index + 1
-        if ordinary := "".join(self.pieces[next_piece:]):
+        if ordinary := "".join(pieces[next_piece:]):
             yield ordinary, False
 
     def split_off(self, at: int) -> "Prompt":

@@ -5,8 +5,7 @@ the history is brought into a normal form: adjacent user messages are one, of ad
 the results after a message with calls stand in the order of the calls.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 
 from recipe.conversation import Conversation
 from recipe.encoding.deepseek import SCHEMA_INTRODUCTION, DeepseekEncoding, Rendering
@@ -57,16 +56,24 @@ def _sort_results(messages: list[Message]) -> None:
     Results without an id, and user messages, keep their places. Unknown ids count as the first call.
     """
     rank: dict[str | None, int] = {}
-    for is_answer, run in groupby(range(len(messages)), key=lambda place: messages[place].role in ("user", "tool")):
-        if is_answer:
-            places = [place for place in run if messages[place].tool_call_id is not None]
-            order = sorted((rank.get(messages[place].tool_call_id, 0), place) for place in places)
-            for place, result in zip(places, [messages[place] for _, place in order], strict=True):
-                messages[place] = result
-        else:
-            for place in run:
-                if calls := messages[place].tool_calls:
-                    rank = {call.id: position for position, call in reversed(list(enumerate(calls)))}
+    places: list[int] = []
+    for place, message in enumerate(messages):
+        if message.role not in ("user", "tool"):
+            _sort_run(messages, places, rank)
+            places = []
+            if calls := message.tool_calls:
+                rank = {call.id: position for position, call in reversed(list(enumerate(calls)))}
+        elif message.tool_call_id is not None:
+            places.append(place)
+    _sort_run(messages, places, rank)
+
+
+def _sort_run(messages: list[Message], places: Sequence[int], rank: Mapping[str | None, int]) -> None:
+    """Put the results at these places of one run into the order of their ranks."""
+    if len(places) > 1:
+        results = sorted((messages[place] for place in places), key=lambda result: rank.get(result.tool_call_id, 0))
+        for place, result in zip(places, results, strict=True):
+            messages[place] = result
 
 
 def _with_head(messages: list[Message], rendering: Rendering) -> list[Message]:

@@ -39,57 +39,49 @@ V41_DIALECT = Dialect(" calls", " invoke", " parameter", python_json, end_each_l
 class Dsml:
     """Writes tool calls into a prompt, in one dialect and with one spelling of the token."""
 
-    __slots__ = ("_close", "_dialect", "_open", "_token")
+    __slots__ = ("_close", "_dialect", "_invoke_end", "_open", "_parameter_end", "_token")
 
     def __init__(self, dialect: Dialect, token: str) -> None:
         self._dialect = dialect
         self._token = token
         self._open = f"{dialect.calls}>\n"
         self._close = f"{dialect.calls}>"
+        self._invoke_end = f"{dialect.invoke}>\n"
+        self._parameter_end = f"{dialect.parameter}>\n"
 
     def constant_texts(self) -> set[str]:
         """The ordinary stretches between the tokens of a block that are the same for all calls."""
-        dialect = self._dialect
-        ends = (self._open, f"{dialect.invoke}>\n", f"{dialect.parameter}>\n")
+        ends = (self._open, self._invoke_end, self._parameter_end)
         return {self._close, *(end + start for end in ends for start in ("<", "</"))}
 
     def push_open(self, prompt: Prompt) -> None:
         """Open a block of calls, for the model to go on inside it."""
-        prompt.push_text("\n\n<")
-        prompt.push_special(self._token)
-        prompt.push_text(self._open)
+        prompt.push_between(self._token, ("\n\n<", self._open))
 
     def push_calls(self, prompt: Prompt, calls: Sequence[ToolCall]) -> None:
         """Write a whole block of calls."""
-        self.push_open(prompt)
+        texts = ["\n\n<"]
+        rest = self._open
         for call in calls:
-            self._push_call(prompt, call)
-        prompt.push_text("</")
-        prompt.push_special(self._token)
-        prompt.push_text(self._close)
+            rest = self._add_call(texts, rest, call)
+        prompt.push_between(self._token, [*texts, f"{rest}</", self._close])
 
-    def _push_call(self, prompt: Prompt, call: ToolCall) -> None:
-        dialect, token = self._dialect, self._token
-        prompt.push_text("<")
-        prompt.push_special(token)
-        prompt.push_text(f'{dialect.invoke} name="{call.name}">\n')
+    def _add_call(self, texts: list[str], rest: str, call: ToolCall) -> str:
+        """Add the texts between the tokens of one call, the first after `rest`; return what follows its last token."""
+        dialect = self._dialect
         parameters = _parameters(call.arguments)
+        texts.append(f"{rest}<")
+        rest = f'{dialect.invoke} name="{call.name}">\n'
         for name, value in parameters.items():
-            self._push_parameter(prompt, name, value)
-        prompt.push_text("</" if parameters or dialect.end_each_line else "\n</")
-        prompt.push_special(token)
-        prompt.push_text(f"{dialect.invoke}>\n")
+            texts += (f"{rest}<", self._parameter(name, value))
+            rest = self._parameter_end
+        texts.append(f"{rest}</" if parameters or dialect.end_each_line else f"{rest}\n</")
+        return self._invoke_end
 
-    def _push_parameter(self, prompt: Prompt, name: str, value: JsonValue) -> None:
-        dialect, token = self._dialect, self._token
-        is_string = isinstance(value, str)
-        prompt.push_text("<")
-        prompt.push_special(token)
-        prompt.push_text(f'{dialect.parameter} name="{name}" string="{"true" if is_string else "false"}">')
-        prompt.push_text(value if is_string else dialect.json(value))
-        prompt.push_text("</")
-        prompt.push_special(token)
-        prompt.push_text(f"{dialect.parameter}>\n")
+    def _parameter(self, name: str, value: JsonValue) -> str:
+        if isinstance(value, str):
+            return f'{self._dialect.parameter} name="{name}" string="true">{value}</'
+        return f'{self._dialect.parameter} name="{name}" string="false">{self._dialect.json(value)}</'
 
 
 def _parameters(arguments: str) -> dict[str, JsonValue]:

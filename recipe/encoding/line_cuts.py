@@ -1,9 +1,9 @@
 """Places at which a long text may be cut so that its parts encode to exactly the IDs of the whole.
 
-A newline between a visible character and a letter (or `<`, as markup begins) ends a word for every pre-tokenizer of
-the GPT family: no branch of their patterns reaches over it, and what stands before the newline is split the same
-whether or not a letter follows. That is read off the pattern, branch by branch; a tokenizer with a branch that is not
-known here gets no cuts. Cuts depend on the text before them alone, so a text that grows keeps its old parts.
+A newline between two visible characters (the second no slash) ends a word for every pre-tokenizer of the GPT family:
+no branch of their patterns reaches over it, and what stands before is split the same whether or not something follows.
+That is read off the pattern, branch by branch; a tokenizer with a branch that is not known here gets no cuts. Cuts
+depend on the text before them alone, so a text that grows keeps its old parts.
 """
 
 import json
@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 PART_LENGTH = 4096
 """Texts up to this length, in characters, stay whole."""
 
-_CUT = re.compile(r"(?<=\S)\n(?=[^\W\d_]|<)")
+_CUT = re.compile(r"\n(?<=\S\n)(?=[^\s/])")
 _BRANCHES = frozenset(
     (
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""",

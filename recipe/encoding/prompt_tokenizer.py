@@ -5,8 +5,9 @@ twin of the tokenizer that shares its model but has no added tokens: whatever is
 What has been encoded before is taken from the cache. Long stretches are kept in parts, cut where that changes nothing.
 """
 
+import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, pairwise
 
 import tokenizers
@@ -33,10 +34,10 @@ class PromptTokenizer:
             raise RuntimeError("the tokenizer pads its encodings, and a prompt must not be padded")
         added = tokenizer.get_added_tokens_decoder()
         self.cache = TokenCache(cache_bytes)
-        self._special_ids = {token.content: _packed([token_id]) for token_id, token in added.items()}
+        self._special_ids = _SpecialIds({token.content: _packed([token_id]) for token_id, token in added.items()})
         self._added_ids = frozenset(added)
         self._context = StretchContext(tokenizer)
-        self._is_cut = self._context.is_free and self._context.first is self._context.later and allows_cuts(tokenizer)
+        self._longest = PART_LENGTH if self._context.is_free and allows_cuts(tokenizer) else sys.maxsize
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the IDs of `prompt`. Raises RuntimeError when it has a special token that the vocabulary lacks."""
@@ -44,33 +45,34 @@ class PromptTokenizer:
 
     def encode_packed(self, prompt: Prompt) -> bytes:
         """Return the same IDs as native 32-bit unsigned integers."""
-        stretches: Iterable[tuple[str, bool]] = prompt.stretches()
-        if not self._context.is_free:
-            stretches = self._context.settle(list(stretches))
-        if self._is_cut:
-            stretches = _cut_stretches(stretches)
-        return self._encode(iter(stretches))
+        context = self._context
+        if context.is_free:
+            return self._encode(prompt.stretches(), self._longest)
+        stretches = context.settle(list(prompt.stretches()))
+        if context.first is not context.later and stretches and not stretches[0][1]:
+            return self._beginning(stretches[0][0]) + self._encode(stretches[1:], self._longest)
+        return self._encode(stretches, self._longest)
 
     def keep_always(self, texts: Iterable[str]) -> None:
         """Encode the constant texts of a template now, and keep them whatever the budget."""
         self.cache.keep_always({text: _packed(self._ordinary(self._context.later, text)) for text in texts if text})
 
-    def _encode(self, stretches: Iterator[tuple[str, bool]]) -> bytes:
+    def _encode(self, stretches: Iterable[tuple[str, bool]], longest: int) -> bytes:
+        """Encode stretches of which no ordinary one begins the prompt, those above the `longest` length in parts."""
         found: list[bytes] = []
         unknown: list[tuple[int, str]] = []
         special_ids, kept = self._special_ids, self.cache.get
         for stretch, is_special in stretches:
             if is_special:
-                ids = special_ids.get(stretch)
-                if ids is None:
-                    raise _unknown_special(stretch)
-            elif not found and self._context.first is not self._context.later:
-                ids = self._beginning(stretch)
-            else:
-                ids = kept(stretch)
-                if ids is None:
-                    unknown.append((len(found), stretch))
-                    ids = b""
+                found.append(special_ids[stretch])
+                continue
+            if len(stretch) > longest:
+                found.append(self._encode(((part, False) for part in parts(stretch)), sys.maxsize))
+                continue
+            ids = kept(stretch)
+            if ids is None:
+                unknown.append((len(found), stretch))
+                ids = b""
             found.append(ids)
         if unknown:
             self._fill(found, unknown)
@@ -121,6 +123,14 @@ class PromptTokenizer:
         return [piece[start:end] for start, end in pairwise(cuts)]
 
 
+class _SpecialIds(dict[str, bytes]):
+    """The packed ID of each special token. A spelling that is none raises RuntimeError."""
+
+    def __missing__(self, spelling: str) -> bytes:
+        problem = f"special token {quoted(spelling)} is not in the added vocabulary"
+        raise RuntimeError(f"failed to encode conversation: {problem}")
+
+
 def unpacked(packed_ids: bytes) -> list[int]:
     """The IDs of a packed prompt."""
     return memoryview(packed_ids).cast("I").tolist()
@@ -128,17 +138,3 @@ def unpacked(packed_ids: bytes) -> list[int]:
 
 def _packed(ids: list[int]) -> bytes:
     return array("I", ids).tobytes()
-
-
-def _cut_stretches(stretches: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """The same stretches, long ones in parts."""
-    for stretch in stretches:
-        if len(stretch[0]) <= PART_LENGTH:
-            yield stretch
-        else:
-            yield from ((part, False) for part in parts(stretch[0]))
-
-
-def _unknown_special(spelling: str) -> RuntimeError:
-    problem = f"special token {quoted(spelling)} is not in the added vocabulary"
-    return RuntimeError(f"failed to encode conversation: {problem}")

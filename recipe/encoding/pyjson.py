@@ -7,12 +7,23 @@ exponent and with one more plain decade (0.00001, 1e-6).
 import json
 import re
 
+import msgspec
+
 from recipe.json_value import JsonValue
 
-python_json = json.JSONEncoder(ensure_ascii=False).encode
-"""Return the JSON text of a value: separators ", " and ": ", key order kept, floats by their repr."""
-
+_of_any_value = json.JSONEncoder(ensure_ascii=False).encode
+_compact = msgspec.json.Encoder().encode
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _STRING_OR_SMALL_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|(-?)([0-9])(?:\.([0-9]+))?e-0([0-9])')
+
+
+def python_json(value: JsonValue) -> str:
+    """Return the JSON text of a value: separators ", " and ": ", key order kept, floats by their repr."""
+    compact = _compact(value)
+    digits = compact.translate(_DIGITS)
+    if b"0." in digits or b"0e" in digits:  # perhaps a float
+        return _of_any_value(value)
+    return msgspec.json.format(compact, indent=0).decode()
 
 
 def short_exponent_json(value: JsonValue) -> str:

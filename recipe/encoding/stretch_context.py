@@ -30,7 +30,8 @@ _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x20
 class StretchContext:
     """The twins of a tokenizer, and the form its stretches need.
 
-    `first` encodes a stretch that begins the text, `later` any other. Nothing has to be done when `is_free`.
+    `first` encodes a stretch that begins the text, `later` any other. When `is_free`, the two are one and
+    stretches need no settling.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
@@ -46,7 +47,8 @@ class StretchContext:
         self.first = self.later
         if _puts_space_first(tokenizer.pre_tokenizer):
             self.first = _twin(tokenizer, twin_normalizer, tokenizer.pre_tokenizer)
-        self.is_free = not (joined or self._strips_before or self._strips_after)
+        changes = joined or self._strips_before or self._strips_after
+        self.is_free = not changes and self.first is self.later
 
     def settle(self, stretches: Sequence[Stretch]) -> list[Stretch]:
         """Return the stretches in the form that the twins encode; what becomes empty is left out."""
