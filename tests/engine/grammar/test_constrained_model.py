@@ -45,7 +45,7 @@ def runner(smollm2_files: ModelFiles) -> Iterator[ModelRunner]:
 
 def model_of(runner: ModelRunner, vocabulary: Vocabulary, num_blocks: int | None = None) -> Model:
     """A core over the runner, of whose blocks it may know fewer than there are."""
-    config = EngineConfig(max_model_len=512, max_num_seqs=16, enable_prefix_caching=False)
+    config = EngineConfig(max_model_len=512, max_num_seqs=16, enable_prefix_caching=False, reserved_tokens=1)
     core = EngineCore(_Limited(runner, num_blocks or runner.num_blocks), config, [2], BitmaskFiller(runner.vocab_size))
     return Model(core, vocabulary)
 
