@@ -57,6 +57,8 @@ class JsonHead:
 
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to where the call is known or it is clear that there is none."""
+        if position == len(text):
+            return None
         if origin == SPECIAL and not self._is_in_string:
             return Match(_NO_CALL, position, 0)
         offset = position - len(self._text)  # from the head to `text`

@@ -41,7 +41,7 @@ class JsonScanner:
 
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to the end of the object (a match without length) or a marker."""
-        if self._place is not _Place.OUTSIDE and origin == SPECIAL:
+        if self._place is not _Place.OUTSIDE and origin == SPECIAL and position < len(text):
             self._place = _Place.STRING
             self._markers.forget()
             return self._markers.scan(text, origin, position)

@@ -92,6 +92,7 @@ class MarkedCalls:
             self._parser.attempt(self._patterns.first)
 
     def _on_calls_end(self, _text: str) -> None:
+        self._parser.settle()
         self._parser.resume_text()
 
     def _on_call_open(self, _text: str) -> None:

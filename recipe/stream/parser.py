@@ -191,9 +191,10 @@ class OutputParser:
         attempt.give_up()
 
     def settle(self) -> None:
-        """What was attempted is markup: nothing of it is text. The output behind it begins as it is."""
-        self._attempt = None
-        self._pending.skips_newlines = False
+        """What was attempted, if anything, is markup: nothing of it is text. The output behind it begins as it is."""
+        if self._attempt is not None:
+            self._attempt = None
+            self._pending.skips_newlines = False
 
     def begin_call(self, name: str) -> None:
         """A call begins; where one is the most, further ones go nowhere."""
@@ -240,7 +241,7 @@ class OutputParser:
                 if attempt.is_over:
                     return
             position = match.end
-            if self._attempt is not None and self._attempt is not attempt:
+            if self._attempt is not None and self._attempt is not attempt and position < len(text):
                 self._attempt.segments.append(Segment(text[position:], segment.origin, 0, segment.logprobs))
         if self._attempt is not None:
             self._keep(self._attempt, text[position:])
