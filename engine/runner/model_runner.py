@@ -27,7 +27,7 @@ from engine.runner.kernels.cpu_path import open_compiled
 from engine.runner.kv_cache import KVCache
 from engine.runner.linear import packs
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
-from engine.runner.models.registry import Model, model_class
+from engine.runner.models.registry import Model, architecture_of
 from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
 from engine.runner.weights.model_files import ModelFiles
 
@@ -51,7 +51,7 @@ class ModelRunner:
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         self._model: Model | CompiledLlama | None = model
         self._cache: KVCache | None = KVCache(model.kv_shape, plan.num_blocks, plan.block_size, device)
-        self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device)
+        self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device, model.windows)
         self._sampler = Sampler(model.vocab_size)
         if isinstance(model, CompiledLlama):
             model.bind(self._cache, plan.block_size)
@@ -71,7 +71,7 @@ class ModelRunner:
         plan = _plan(files, config, device, dtype, None if compiled is None else compiled.weight_bytes)
         say(str(plan))
         started = perf_counter()
-        kind = model_class(files.config)
+        kind = architecture_of(files.config)
         model: Model | CompiledLlama
         if compiled is None:
             model = kind.load(files.config, tensors, device=device, dtype=dtype, max_positions=plan.max_model_len)
@@ -132,7 +132,7 @@ def _plan(
     files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype, packed_bytes: int | None
 ) -> MemoryPlan:
     """`packed_bytes` is the size of weights that stay as they are stored, None where they are cast to `dtype`."""
-    sizes = model_class(files.config).sizes(files.config, dtype)
+    sizes = architecture_of(files.config).sizes(files.config, dtype)
     available = available_memory(device)
     cast_bytes = sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype))
     return plan_memory(

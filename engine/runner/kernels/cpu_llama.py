@@ -18,7 +18,9 @@ from engine.core.scheduler_output import SchedulerOutput
 from engine.runner.kernels.cpu_library import INSTRUCTION_SETS, PHASES, Batch, Layer, Matrix, Model
 from engine.runner.kernels.cpu_weights import PackedWeights
 from engine.runner.kv_cache import KVCache
-from engine.runner.models.llama import LlamaConfig, model_frequencies, open_checkpoint, tensor_shapes
+from engine.runner.models.decoder import model_frequencies, open_checkpoint, tensor_shapes
+from engine.runner.models.registry import architecture_of
+from engine.runner.rope import rope_magnitude
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.tensors import Tensors
 
@@ -55,12 +57,13 @@ class CompiledLlama:
         threads: int,
         instruction_set: str | None = None,
     ) -> None:
-        self.config = LlamaConfig.from_dict(config)
-        self.vocab_size, self.group = self.config.vocab_size, self.config.group
+        self.config = architecture_of(config).read(config)
+        self.vocab_size, self.group, self.windows = self.config.vocab_size, self.config.group, self.config.windows[:1]
         self.kv_shape = self.config.kv_shape(torch.bfloat16)
         self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
         self._library, self._threads = library, threads
         self._checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
+        self._scale = self.config.head_dim**-0.5 * rope_magnitude(config) ** 2  # queries and keys both grow
         self._frequencies = model_frequencies(config, self.config, self._checkpoint).contiguous()
         shapes = tensor_shapes(self.config)
         matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
@@ -89,7 +92,7 @@ class CompiledLlama:
             head_dim=config.head_dim,
             block_size=block_size,
             eps=config.rms_norm_eps,
-            scale=config.head_dim**-0.5,
+            scale=self._scale,
             frequencies=self._frequencies.data_ptr(),
             final_norm=self._vector("model.norm.weight"),
             embedding=embedding,

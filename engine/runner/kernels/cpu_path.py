@@ -11,8 +11,7 @@ from engine.config import EngineConfig
 from engine.runner.kernels.build import BuildError, build_library
 from engine.runner.kernels.cpu_library import load_library
 from engine.runner.kernels.cpu_llama import CompiledLlama
-from engine.runner.models.llama import Llama
-from engine.runner.models.registry import model_class
+from engine.runner.models.registry import architecture_of
 from engine.runner.weights.tensors import Tensors
 
 _DTYPES = ("auto", "bfloat16")  # the KV cache's; another number format is asked for when exactly that is wanted
@@ -32,7 +31,7 @@ def open_compiled(
     line says so. Raises `ModelLoadError` for tensors that do not fit the configuration.
     """
     wanted = settings.cpu_kernels == "auto" and settings.dtype in _DTYPES
-    if not wanted or device.type != "cpu" or model_class(config) is not Llama:
+    if not wanted or device.type != "cpu" or not architecture_of(config).read(config).is_plain:
         return None
     try:
         path, seconds = build_library()

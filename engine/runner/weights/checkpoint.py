@@ -53,8 +53,24 @@ class Checkpoint:
         return self._checked(name).float()
 
     def take_rows(self, *names: str) -> torch.Tensor:
-        """Several matrices or vectors as one, below each other."""
-        return torch.cat([self.take(name) for name in names])
+        """Several matrices or vectors as one, below each other: never two copies of it, and never part of the file."""
+        shapes = [self._shapes[name] for name in names]
+        whole = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self.dtype, device=self.device)
+        begin = 0
+        for name, shape in zip(names, shapes, strict=True):
+            whole[begin : begin + shape[0]] = self._checked(name)
+            begin += shape[0]
+        return whole
+
+    def take_weights(self, *modules: str) -> torch.Tensor:
+        """The weights of linear maps, as one matrix where there are several."""
+        names = [f"{module}.weight" for module in modules]
+        return self.take(names[0]) if len(names) == 1 else self.take_rows(*names)
+
+    def take_biases(self, *modules: str) -> torch.Tensor | None:
+        """The biases of linear maps as one vector; None for those that have none."""
+        names = [f"{module}.bias" for module in modules]
+        return self.take_rows(*names) if names[0] in self else None
 
     def _checked(self, name: str) -> torch.Tensor:
         tensor, expected = self._tensors.load(name), self._shapes[name]

@@ -18,17 +18,20 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ROPE_SETTINGS = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
 }
 _GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def context_length(config: dict[str, Any]) -> int:
-    """The context in tokens: `max_position_embeddings`, stretched by linear rope scaling."""
+    """The context in tokens: `max_position_embeddings`, stretched by linear rope scaling or by yarn."""
     length = config.get("max_position_embeddings")
     if not isinstance(length, int) or length < 1:
         raise ModelLoadError(f"config: max_position_embeddings must be a positive integer, not {length!r}")
-    scaling = rope_scaling(config)
-    return int(length * scaling["factor"]) if scaling and scaling["rope_type"] == "linear" else length
+    scaling = rope_scaling(config) or {"rope_type": "default"}
+    if scaling["rope_type"] == "yarn":  # some models give the stretched length, others the original one
+        return max(length, int(scaling["original_max_position_embeddings"] * scaling["factor"]))
+    return int(length * scaling["factor"]) if scaling["rope_type"] == "linear" else length
 
 
 def rope_scaling(config: dict[str, Any]) -> dict[str, Any] | None:

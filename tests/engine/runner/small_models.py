@@ -1,4 +1,4 @@
-"""Small Llamas with random weights, saved by transformers as a Hugging Face directory, and the same as GGUF."""
+"""Small models with random weights, saved by transformers as a Hugging Face directory, and the same as GGUF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import gguf
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 BASE: dict[str, Any] = {
     "vocab_size": 160,
@@ -27,24 +37,31 @@ BASE: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
+KINDS: dict[str, tuple[type, type]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def make_reference(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+def make_reference(seed: int = 0, kind: str = "llama", **changes: Any) -> PreTrainedModel:
     """A float32 model of transformers; weights large enough that a wrong one shows."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**{**BASE, **changes})).eval()
+    config, model_class = KINDS[kind]
+    model = model_class(config(**{**BASE, **changes})).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:
                 weight.copy_(1 + 0.2 * torch.randn_like(weight))
             else:
-                weight.copy_(torch.randn_like(weight) * (0.3 if weight.dim() == 1 else 2.0 / weight.shape[1] ** 0.5))
+                weight.copy_(torch.randn_like(weight) * (0.3 if weight.dim() == 1 else 2.0 / weight.shape[-1] ** 0.5))
     return model
 
 
-def save_directory(model: LlamaForCausalLM, folder: Path, **save: Any) -> Path:
+def save_directory(model: PreTrainedModel, folder: Path, **save: Any) -> Path:
     """What `--model` is given: config, weights, tokenizer with template."""
     model.save_pretrained(folder, **save)
     tokens, merges = vocabulary(model.config.vocab_size)
@@ -66,7 +83,7 @@ def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     return SPECIALS + letters + [a + b for a, b in merges], merges
 
 
-def save_gguf(model: LlamaForCausalLM, path: Path, storage: str = "F32", **metadata: Any) -> Path:
+def save_gguf(model: PreTrainedModel, path: Path, storage: str = "F32", **metadata: Any) -> Path:
     """The model as converters write it: Q and K rows interleaved, matrices stored as `storage`."""
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
@@ -121,7 +138,7 @@ def _interleaved(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any
     return out
 
 
-def _rope_factors(model: LlamaForCausalLM) -> np.ndarray[Any, Any]:
+def _rope_factors(model: PreTrainedModel) -> np.ndarray[Any, Any]:
     """By how much scaling slows each frequency: how GGUF files hold it."""
     config = model.config
     pairs = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim

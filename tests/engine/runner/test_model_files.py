@@ -202,7 +202,12 @@ def test_an_unknown_architecture_lists_what_is_supported(directory: Path, tmp_pa
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4"),
         ({"hidden_size": None}, "hidden_size must be a positive integer"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' is not supported: only linear, llama3"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic"}},
+            "scaling 'dynamic' is not supported: only linear, llama3, yarn",
+        ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' needs numbers for factor, original_max_posi"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised with 'fp8', which is not supported: use the"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope scaling 'linear' needs numbers for factor"),
     ],
 )

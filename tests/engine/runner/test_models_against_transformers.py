@@ -1,13 +1,14 @@
-"""Llama variants with random weights against transformers: prefill, chunks, decodes, and all of them in one batch."""
+"""Every architecture with random weights against transformers: prefill, chunks, decodes, all of them in one batch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from engine.core.sequence import Sequence
 from engine.runner.weights.model_files import open_model
@@ -15,30 +16,51 @@ from tests.engine.runner.driving import Driver, load, make_sequence
 from tests.engine.runner.small_models import BASE, make_reference, save_directory
 
 TOLERANCE = 1e-4
+THETA = {"rope_theta": 10000.0}
 LLAMA3 = {
+    **THETA,
     "rope_type": "llama3",
-    "rope_theta": 10000.0,
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {**THETA, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "grouped heads": {},
-    "one KV head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
-    "as many KV heads as heads": {"num_key_value_heads": 6},
-    "head_dim of its own": {"head_dim": 16},
-    "linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
-    "llama3 rope": {"rope_parameters": LLAMA3},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "large theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    "llama: grouped heads": {},
+    "llama: one KV head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "llama: as many KV heads as heads": {"num_key_value_heads": 6},
+    "llama: head_dim of its own": {"head_dim": 16},
+    "llama: linear rope": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, **THETA}},
+    "llama: llama3 rope": {"rope_parameters": LLAMA3},
+    "llama: biases": {"attention_bias": True, "mlp_bias": True},
+    "llama: large theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    "mistral: a window": {"sliding_window": 21},
+    "mistral: a window of two blocks": {"sliding_window": 32},
+    "mistral: no window": {"sliding_window": None},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen2: windows in the upper layers": {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    "qwen2: yarn": {"rope_parameters": YARN},
+    "qwen3": {"head_dim": 16},
+    "qwen3: biases, yarn that sharpens nothing": {
+        "attention_bias": True,
+        "rope_parameters": {**YARN, "attention_factor": 1.0, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+    },
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=VARIANTS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaForCausalLM, Driver]:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Driver]:
     """The reference, and a driver of our runner with its weights."""
-    reference = make_reference(**VARIANTS[request.param])
+    reference = make_reference(kind=request.param.partition(":")[0], **VARIANTS[request.param])
     folder = save_directory(reference, tmp_path_factory.mktemp("model"))
     return reference, Driver(load(open_model(str(folder)), kv_cache_mib=8))
 
@@ -49,7 +71,7 @@ def tokens(length: int, seed: int) -> list[int]:
 
 
 @torch.no_grad()
-def expected(reference: LlamaForCausalLM, token_ids: list[int]) -> torch.Tensor:
+def expected(reference: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     return reference(torch.tensor([token_ids])).logits[0, -1]
 
 
@@ -58,7 +80,7 @@ def check(logits: torch.Tensor, *wanted: torch.Tensor) -> None:
     assert float((logits - torch.stack(wanted)).abs().max()) < TOLERANCE
 
 
-def test_a_whole_prefill_and_then_decodes(pair: tuple[LlamaForCausalLM, Driver]) -> None:
+def test_a_whole_prefill_and_then_decodes(pair: tuple[PreTrainedModel, Driver]) -> None:
     reference, driver = pair
     sequence = driver.add(make_sequence(tokens(37, 1)))
     check(driver.logits((sequence, 37)), expected(reference, sequence.token_ids))
@@ -68,7 +90,7 @@ def test_a_whole_prefill_and_then_decodes(pair: tuple[LlamaForCausalLM, Driver])
     driver.release(sequence)
 
 
-def test_a_prefill_in_chunks_gives_logits_at_its_end_only(pair: tuple[LlamaForCausalLM, Driver]) -> None:
+def test_a_prefill_in_chunks_gives_logits_at_its_end_only(pair: tuple[PreTrainedModel, Driver]) -> None:
     reference, driver = pair
     sequence = driver.add(make_sequence(tokens(100, 3)))
     for chunk in (16, 1, 30, 50):
@@ -77,7 +99,7 @@ def test_a_prefill_in_chunks_gives_logits_at_its_end_only(pair: tuple[LlamaForCa
     driver.release(sequence)
 
 
-def test_decodes_first_chunks_and_whole_prompts_in_one_batch(pair: tuple[LlamaForCausalLM, Driver]) -> None:
+def test_decodes_first_chunks_and_whole_prompts_in_one_batch(pair: tuple[PreTrainedModel, Driver]) -> None:
     reference, driver = pair
     decoding = [driver.add(make_sequence(tokens(length, length))) for length in (5, 120, 16, 33, 17)]
     for sequence in decoding:
@@ -91,7 +113,7 @@ def test_decodes_first_chunks_and_whole_prompts_in_one_batch(pair: tuple[LlamaFo
     driver.release(*decoding, continued, fresh, unfinished)
 
 
-def test_sequences_may_share_the_blocks_of_a_common_beginning(pair: tuple[LlamaForCausalLM, Driver]) -> None:
+def test_sequences_may_share_the_blocks_of_a_common_beginning(pair: tuple[PreTrainedModel, Driver]) -> None:
     reference, driver = pair
     first = driver.add(make_sequence(tokens(40, 4)))
     driver.logits((first, 40))
@@ -102,7 +124,7 @@ def test_sequences_may_share_the_blocks_of_a_common_beginning(pair: tuple[LlamaF
     driver.release(first, second)
 
 
-def test_what_lies_in_reused_blocks_does_not_matter(pair: tuple[LlamaForCausalLM, Driver]) -> None:
+def test_what_lies_in_reused_blocks_does_not_matter(pair: tuple[PreTrainedModel, Driver]) -> None:
     reference, driver = pair
     for seed in range(3):
         pairs = [driver.add(make_sequence(tokens(length, seed + length))) for length in (90, 3)]
@@ -116,8 +138,25 @@ def test_what_lies_in_reused_blocks_does_not_matter(pair: tuple[LlamaForCausalLM
         driver.release(*pairs)
 
 
-def test_bfloat16_stays_near_float32_in_every_kind_of_step(tmp_path: Path) -> None:
-    reference = make_reference()
+def test_a_preempted_sequence_is_computed_again(pair: tuple[PreTrainedModel, Driver]) -> None:
+    reference, driver = pair
+    sequence, other = (driver.add(make_sequence(tokens(length, 6))) for length in (45, 70))
+    for token in tokens(4, 7):
+        driver.logits((sequence, sequence.num_uncomputed_tokens))
+        sequence.token_ids.append(token)
+    driver.release(sequence)
+    driver.logits((other, 70))  # takes the blocks that were given back
+    driver.add(sequence)
+    driver.logits((sequence, 20))
+    check(driver.logits((sequence, 29)), expected(reference, sequence.token_ids))
+    sequence.token_ids.append(8)
+    check(driver.logits((sequence, 1)), expected(reference, sequence.token_ids))
+    driver.release(sequence, other)
+
+
+@pytest.mark.parametrize("variant", ["llama: grouped heads", "mistral: a window"])
+def test_bfloat16_stays_near_float32_in_every_kind_of_step(tmp_path: Path, variant: str) -> None:
+    reference = make_reference(kind=variant.partition(":")[0], **VARIANTS[variant])
     driver = Driver(load(open_model(str(save_directory(reference, tmp_path))), dtype="bfloat16", kv_cache_mib=8))
     sequences = [driver.add(make_sequence(tokens(length, length))) for length in (200, 150, 30, 17, 3)]
 
