@@ -28,7 +28,7 @@ _ENFORCED = {"type", "properties", "required", "additionalProperties", "descript
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """How a dialect spells the tags behind the token. `blank`: what stands in a call without parameters."""
+    """How a dialect spells the tags behind the token. `blank`: what may stand in a call without parameters."""
 
     calls: str
     invoke: str
@@ -73,7 +73,8 @@ class _BlockWriter:
         expressions = list(self._parameters(tool))
         parameters = " ".join(expressions)
         if self._tags.blank and all(expression.endswith(("?", "*")) for expression in expressions):
-            parameters = f"({parameters} | {literal(self._tags.blank)})" if parameters else literal(self._tags.blank)
+            blank = literal(self._tags.blank) + "?"
+            parameters = f"({parameters} | {blank})" if parameters else blank
         opening = self._tag("<", f'{self._tags.invoke} name="{tool.name}">\n')
         return f"{opening} {parameters} {self._tag('</', f'{self._tags.invoke}>{chr(10)}')}"
 
