@@ -18,6 +18,8 @@ class Extensions:
     """Chat Completions: the newer name of `max_tokens`, which wins over the older."""
     max_n: int = 1
     """Chat Completions: the most answers (`n`) to one request."""
+    usage_chunk: bool = False
+    """Chat Completions: `stream_options.include_usage` brings the usage in a last chunk of its own, without choices."""
     prefill: bool = False
     """Messages: a last message of the assistant is continued. Chat Completions: `continue_final_message`."""
     any_requires_call: bool = False

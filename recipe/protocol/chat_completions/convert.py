@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from recipe.conversation import Conversation, Message, ToolDefinition
 from recipe.errors import ConversionError
 from recipe.protocol.body import BodyDecoder
-from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator
+from recipe.protocol.chat_completions.generator import ChatCompletionChunkGenerator, UsageReport
 from recipe.protocol.chat_completions.history import History
 from recipe.protocol.chat_completions.schema import (
     AssistantItem,
@@ -97,7 +97,7 @@ class ChatCompletionRequest(ProtocolRequest[ChatCompletionBody]):
         )
         inference = with_extensions(inference, fields, options, version)
         return ConversationRequest.converted(
-            conversation, version, inference, parsing, bool(body.stream), body.stream_options
+            conversation, version, inference, parsing, bool(body.stream), _usage_report(body, options)
         )
 
 
@@ -210,3 +210,8 @@ def _constraint(
         return constraint
     check_strict_mix(selected.tools, has_response_format=body.response_format is not None)
     return selected.constraint(single_call=options.extensions.single_call and body.parallel_tool_calls is False)
+
+
+def _usage_report(body: ChatCompletionBody, options: ConversionOptions) -> UsageReport:
+    asked = body.stream_options is not None and body.stream_options.include_usage is True
+    return UsageReport(in_every_chunk=asked or not body.stream, apart=asked and options.extensions.usage_chunk)

@@ -7,19 +7,19 @@ array, as the decoder spelled them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from json.encoder import encode_basestring as json_string
 
 from recipe.json_value import utf8_str
+from recipe.protocol.chat_completions.choice import AccumulatedCall, AccumulatedChoice, optional_string
 from recipe.stream.chunk import ProtocolChunk
 from recipe.stream.finish import FinishKind, Usage
 from recipe.stream.inference import count
 
 
 class StreamFrame:
-    """The JSON around the deltas of one stream. `created` is in seconds since the epoch."""
+    """The JSON around the deltas of one choice. `created` is in seconds since the epoch."""
 
-    __slots__ = ("null_reasoning", "null_usage", "prefix", "suffix", "system_fingerprint")
+    __slots__ = ("head", "index", "null_reasoning", "null_usage", "prefix", "suffix", "system_fingerprint")
 
     def __init__(
         self,
@@ -30,12 +30,15 @@ class StreamFrame:
         system_fingerprint: str | None,
         thinking_mode: bool,
         reports_null_usage: bool,
+        index: int = 0,
     ) -> None:
+        self.index = index
         self.system_fingerprint = system_fingerprint
-        self.prefix = (
+        self.head = (
             f'{{"id":{json_string(response_id)},"object":"chat.completion.chunk","created":{created},"model":{json_string(model)}'
-            f',"system_fingerprint":{_optional_string(system_fingerprint)},"choices":[{{"index":0,"delta":{{'
+            f',"system_fingerprint":{optional_string(system_fingerprint)},'
         )
+        self.prefix = f'{self.head}"choices":[{{"index":{index},"delta":{{'
         self.null_reasoning = ',"reasoning_content":null' if thinking_mode else ""
         self.null_usage = ',"usage":null}' if reports_null_usage else "}"
         self.suffix = '},"logprobs":null,"finish_reason":null}]' + self.null_usage
@@ -67,8 +70,8 @@ class OpeningChunk(ChatCompletionChunk):
         return f'{frame.prefix}"role":"assistant",{texts}{null_reasoning}{frame.suffix}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.begin(self._frame.system_fingerprint)
-        (response.reasoning if self._starts_in_reasoning else response.content).add("")
+        choice = response.begin(self._frame.index, self._frame.system_fingerprint)
+        (choice.reasoning if self._starts_in_reasoning else choice.content).add("")
 
 
 class ReasoningChunk(ChatCompletionChunk):
@@ -91,7 +94,7 @@ class ReasoningChunk(ChatCompletionChunk):
         return f'{delta}}},"logprobs":{logprobs},"finish_reason":null}}]{frame.null_usage}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.reasoning.add(self._text, self._logprobs)
+        response.choices[self._frame.index].reasoning.add(self._text, self._logprobs)
 
 
 class ContentChunk(ChatCompletionChunk):
@@ -113,7 +116,7 @@ class ContentChunk(ChatCompletionChunk):
         return f'{delta}}},"logprobs":{{"content":[{self._logprobs}]}},"finish_reason":null}}]{frame.null_usage}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.content.add(self._text, self._logprobs)
+        response.choices[self._frame.index].content.add(self._text, self._logprobs)
 
 
 class CallChunk(ChatCompletionChunk):
@@ -129,7 +132,7 @@ class CallChunk(ChatCompletionChunk):
         return f'{self._frame.prefix}"tool_calls":[{self._call.to_json()}]{self._frame.suffix}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.calls.append(self._call)
+        response.choices[self._frame.index].calls.append(self._call)
 
 
 class ArgumentsChunk(ChatCompletionChunk):
@@ -147,15 +150,15 @@ class ArgumentsChunk(ChatCompletionChunk):
         return f'{self._frame.prefix}"tool_calls":[{arguments}]{self._frame.suffix}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.calls[self._index].arguments.append(self._text)
+        response.choices[self._frame.index].calls[self._index].arguments.append(self._text)
 
 
 class FinalChunk(ChatCompletionChunk):
-    """The finish reason and the usage."""
+    """The finish reason, and the usage of all choices once they have all ended."""
 
     __slots__ = ("_reason", "_usage")
 
-    def __init__(self, frame: StreamFrame, reason: FinishKind, usage: Usage) -> None:
+    def __init__(self, frame: StreamFrame, reason: FinishKind, usage: Usage | None) -> None:
         super().__init__(frame)
         self._reason = reason
         self._usage = usage
@@ -163,54 +166,31 @@ class FinalChunk(ChatCompletionChunk):
     def _json(self) -> str:
         frame = self._frame
         delta = f'{frame.prefix}"content":""{frame.null_reasoning}}}'
-        return f'{delta},"logprobs":null,"finish_reason":"{self._reason}"}}],"usage":{usage_json(self._usage)}}}'
+        usage = frame.null_usage if self._usage is None else f',"usage":{usage_json(self._usage)}}}'
+        return f'{delta},"logprobs":null,"finish_reason":"{self._reason}"}}]{usage}'
 
     def _add_to(self, response: ChatCompletionResponse) -> None:
-        response.content.add("")
-        response.end(self._reason, self._usage)
+        choice = response.choices[self._frame.index]
+        choice.content.add("")
+        choice.finish_reason = self._reason
+        if self._usage is not None:
+            response.usage = self._usage
 
 
-class AccumulatedText:
-    """A text with its log probabilities; null until the first piece arrives."""
+class UsageChunk(ChatCompletionChunk):
+    """The usage in a chunk of its own, without choices."""
 
-    __slots__ = ("_logprobs", "_pieces")
+    __slots__ = ("_usage",)
 
-    def __init__(self) -> None:
-        self._pieces: list[str] | None = None
-        self._logprobs: list[str] = []
+    def __init__(self, frame: StreamFrame, usage: Usage) -> None:
+        super().__init__(frame)
+        self._usage = usage
 
-    def add(self, text: str, logprobs: str | None = None) -> None:
-        """Append a piece."""
-        if self._pieces is None:
-            self._pieces = []
-        self._pieces.append(text)
-        if logprobs is not None:
-            self._logprobs.append(logprobs)
+    def _json(self) -> str:
+        return f'{self._frame.head}"choices":[],"usage":{usage_json(self._usage)}}}'
 
-    @property
-    def is_null(self) -> bool:
-        return self._pieces is None
-
-    def text_json(self) -> str:
-        return _optional_string(None if self._pieces is None else "".join(self._pieces))
-
-    def logprobs_json(self, name: str) -> list[str]:
-        """The log probabilities as the member `name` of an object, if there are any."""
-        return [f'"{name}":[{",".join(self._logprobs)}]'] if self._logprobs else []
-
-
-@dataclass(slots=True)
-class AccumulatedCall:
-    """A tool call, as far as it has come."""
-
-    index: int
-    id: str
-    name: str
-    arguments: list[str] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        function = f'{{"name":{json_string(self.name)},"arguments":{json_string("".join(self.arguments))}}}'
-        return f'{{"index":{self.index},"id":"{self.id}","type":"function","function":{function}}}'
+    def _add_to(self, response: ChatCompletionResponse) -> None:
+        response.usage = self._usage
 
 
 class ChatCompletionResponse:
@@ -222,15 +202,11 @@ class ChatCompletionResponse:
 
     __slots__ = (
         "_created",
-        "_finish_reason",
-        "_has_choice",
         "_id",
         "_model",
         "_system_fingerprint",
-        "_usage",
-        "calls",
-        "content",
-        "reasoning",
+        "choices",
+        "usage",
     )
 
     def __init__(
@@ -247,12 +223,8 @@ class ChatCompletionResponse:
         count(prompt_tokens)
         count(prompt_cache_hit_tokens)
         self._system_fingerprint: str | None = None
-        self._has_choice = False
-        self._finish_reason: FinishKind | None = None
-        self._usage: Usage | None = None
-        self.content = AccumulatedText()
-        self.reasoning = AccumulatedText()
-        self.calls: list[AccumulatedCall] = []
+        self.choices: dict[int, AccumulatedChoice] = {}
+        self.usage: Usage | None = None
 
     def accumulate(self, chunk: ChatCompletionChunk) -> None:
         """Consume the chunk and apply its delta. RuntimeError when it has been consumed before."""
@@ -262,11 +234,12 @@ class ChatCompletionResponse:
 
     def to_json(self) -> str:
         """The response as far as it has come."""
-        usage = "" if self._usage is None else f',"usage":{usage_json(self._usage)}'
+        usage = "" if self.usage is None else f',"usage":{usage_json(self.usage)}'
+        choices = ",".join(choice.to_json() for _, choice in sorted(self.choices.items()))
         return (
             f'{{"id":{json_string(self._id)},"object":"chat.completion","created":{self._created}'
-            f',"model":{json_string(self._model)},"choices":[{self._choice_json()}]{usage}'
-            f',"system_fingerprint":{_optional_string(self._system_fingerprint)}}}'
+            f',"model":{json_string(self._model)},"choices":[{choices}]{usage}'
+            f',"system_fingerprint":{optional_string(self._system_fingerprint)}}}'
         )
 
     @staticmethod
@@ -281,31 +254,10 @@ class ChatCompletionResponse:
         """The data of the message that ends a stream."""
         return "[DONE]"
 
-    def begin(self, system_fingerprint: str | None) -> None:
-        """The response has its choice."""
-        self._has_choice = True
+    def begin(self, index: int, system_fingerprint: str | None) -> AccumulatedChoice:
+        """The response has a choice of this index."""
         self._system_fingerprint = system_fingerprint
-
-    def end(self, reason: FinishKind, usage: Usage) -> None:
-        """The response is complete."""
-        self._finish_reason = reason
-        self._usage = usage
-
-    def _choice_json(self) -> str:
-        if not self._has_choice:
-            return ""
-        message = f'"role":"assistant","content":{self.content.text_json()}'
-        if not self.reasoning.is_null:
-            message += f',"reasoning_content":{self.reasoning.text_json()}'
-        if self.calls:
-            message += f',"tool_calls":[{",".join(call.to_json() for call in self.calls)}]'
-        logprobs = ",".join(
-            [*self.content.logprobs_json("content"), *self.reasoning.logprobs_json("reasoning_content")]
-        )
-        return (
-            f'{{"index":0,"message":{{{message}}},"logprobs":{f"{{{logprobs}}}" if logprobs else "null"}'
-            f',"finish_reason":{_optional_string(self._finish_reason)}}}'
-        )
+        return self.choices.setdefault(index, AccumulatedChoice(index))
 
 
 def usage_json(usage: Usage) -> str:
@@ -319,7 +271,3 @@ def usage_json(usage: Usage) -> str:
         f',"prompt_cache_hit_tokens":{usage.prompt_cache_hit_tokens}'
         f',"prompt_cache_miss_tokens":{usage.prompt_cache_miss_tokens}}}'
     )
-
-
-def _optional_string(text: str | None) -> str:
-    return "null" if text is None else json_string(text)
