@@ -9,7 +9,7 @@ tokens, and a slow reader gets them in fewer chunks. Whole responses (`stream=Fa
 and posted at the finish, but for what tells that the request has started: its admission and its first token.
 
 The stop token is no part of a tokens chunk, as the decoder would show its spelling. It was generated and is counted,
-as elsewhere in the field: an empty text chunk accounts for it.
+as elsewhere in the field: the finish chunk accounts for it.
 """
 
 from __future__ import annotations
@@ -245,10 +245,8 @@ def _chunks(output: SequenceOutput) -> Iterator[InferenceChunk]:
     if output.token_ids:
         logprobs = None if output.logprobs is None else [(entry.logprob, entry.top) for entry in output.logprobs]
         yield InferenceChunk.tokens(output.token_ids, logprobs)
-    if output.num_hidden_tokens:
-        yield InferenceChunk.text("", output.num_hidden_tokens)
     if output.finish_reason is not None:
-        yield InferenceChunk.finish(output.finish_reason)
+        yield InferenceChunk.finish(output.finish_reason, token_count=output.num_hidden_tokens)
 
 
 def _deliver(deliveries: list[tuple[OutputStream, SequenceOutput]]) -> None:

@@ -72,7 +72,7 @@ class InferenceChunk(msgspec.Struct, eq=False):
     finish_reason: InferenceFinishReason | None = None
     prompt_usage: PromptUsage | None = None
     token_count: int | None = None
-    """The number of tokens this chunk's content accounts for; text chunks only."""
+    """The number of tokens this chunk's content accounts for; text chunks, and finish chunks that hide some."""
     system_fingerprint: str | None = None
 
     @staticmethod
@@ -105,13 +105,19 @@ class InferenceChunk(msgspec.Struct, eq=False):
         return InferenceChunk("tokens", None, ids, None if logprobs is None else _checked_logprobs(logprobs))
 
     @staticmethod
-    def finish(finish_reason: InferenceFinishReason, *, prompt_usage: PromptUsage | None = None) -> InferenceChunk:
-        """The last chunk. `prompt_usage`, when known only now, replaces what `ready` said in the final usage."""
+    def finish(
+        finish_reason: InferenceFinishReason, *, prompt_usage: PromptUsage | None = None, token_count: int = 0
+    ) -> InferenceChunk:
+        """The last chunk. `prompt_usage`, when known only now, replaces what `ready` said in the final usage.
+
+        `token_count` is the number of tokens that were generated and are in no other chunk: the stop token has no text.
+        """
         if not isinstance(finish_reason, InferenceFinishReason):
             raise TypeError(f"finish_reason must be an InferenceFinishReason, not {type(finish_reason).__name__}")
         if prompt_usage is not None and not isinstance(prompt_usage, PromptUsage):
             raise TypeError(f"prompt_usage must be a PromptUsage, not {type(prompt_usage).__name__}")
-        return InferenceChunk("finish", finish_reason=finish_reason, prompt_usage=prompt_usage)
+        hidden = count(token_count) or None
+        return InferenceChunk("finish", finish_reason=finish_reason, prompt_usage=prompt_usage, token_count=hidden)
 
 
 def count(value: int) -> int:

@@ -147,6 +147,7 @@ class StreamProcessor(Generic[ChunkT]):
 
     def _on_finish(self, chunk: InferenceChunk) -> None:
         self._prompt = chunk.prompt_usage or self._prompt
+        self._completion_tokens += chunk.token_count or 0
         kind = _KINDS[chunk.finish_reason or InferenceFinishReason.Stop]
         self._end("tool_calls" if kind == "stop" and self._parser.tool_calls else kind)
 

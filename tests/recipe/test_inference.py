@@ -35,6 +35,12 @@ def test_a_chunk_has_the_properties_of_its_kind_and_none_of_the_others() -> None
         assert {name: getattr(chunk, name) for name in names} == dict.fromkeys(names) | properties
 
 
+def test_a_finish_chunk_may_count_tokens_that_no_other_chunk_has() -> None:
+    assert InferenceChunk.finish(InferenceFinishReason.Stop, token_count=1).token_count == 1
+    with pytest.raises(OverflowError):
+        InferenceChunk.finish(InferenceFinishReason.Stop, token_count=-1)
+
+
 def test_a_ready_chunk_without_a_usage_reports_none_used() -> None:
     usage = InferenceChunk.ready().prompt_usage
     assert usage is not None

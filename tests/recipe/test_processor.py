@@ -50,6 +50,14 @@ def test_a_prompt_usage_that_comes_with_the_end_replaces_the_first() -> None:
     assert last["usage"]["prompt_cache_miss_tokens"] == 4
 
 
+def test_tokens_without_text_are_counted_by_the_finish_chunk_and_add_no_chunk() -> None:
+    stream = Stream("chat", thinking=OFF)
+    stream.push_all([READY, "a"])
+    (last,) = stream.push(InferenceChunk.finish(InferenceFinishReason.Stop, token_count=1))
+    assert last["choices"][0]["finish_reason"] == "stop"
+    assert last["usage"]["completion_tokens"] == 2
+
+
 def test_nothing_can_be_pushed_after_the_end() -> None:
     stream = Stream("chat", thinking=OFF)
     stream.push(STOP)
