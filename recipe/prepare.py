@@ -32,7 +32,8 @@ from recipe.extensions import Extensions
 from recipe.markup.detection import detect_markup
 from recipe.markup.output_markup import OutputMarkup
 from recipe.markup.prompt_end import opens_reasoning
-from recipe.prompt import SpecialToken
+from recipe.max_tokens import MaxTokens
+from recipe.prompt import RenderedPrompt, SpecialToken
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
 from recipe.protocol.responses.convert import ResponsesRequest
@@ -54,6 +55,8 @@ class PromptEncoding(Protocol):
     """What a preparer needs of an encoding."""
 
     def encode_packed(self, conversation: Conversation) -> bytes: ...
+
+    def render_conversation(self, conversation: Conversation) -> RenderedPrompt: ...
 
     def constant_texts(self) -> set[str]: ...
 
@@ -77,12 +80,15 @@ class PrepareConfig:
 
 @dataclass(slots=True)
 class PreparedRequest:
-    """One request, ready for the engine. `token_ids` holds native 32-bit unsigned integers."""
+    """One request, ready for the engine. `token_ids` holds native 32-bit unsigned integers.
+
+    With `image_sources`, `max_tokens` can only be resolved when the images have been fetched and counted.
+    """
 
     token_ids: bytes
     model: str
     stream: bool
-    max_tokens: int
+    max_tokens: int | MaxTokens
     inference_options: InferenceOptions
     parsing_options: ParsingOptions
     generator: Any
@@ -138,8 +144,10 @@ class Preparer:
             model = request.model
             converted = request.convert(self.config.options)
             token_ids = self.encoding.encode_packed(converted.conversation)
-            num_tokens = len(token_ids) // TOKEN_ID_BYTES
-            max_tokens = converted.resolve_max_tokens(num_tokens, self.config.context_limit)
+            image_sources = self._image_sources(converted.conversation)
+            max_tokens: int | MaxTokens = converted.max_tokens
+            if not image_sources:
+                max_tokens = converted.max_tokens.resolve(len(token_ids) // TOKEN_ID_BYTES, self.config.context_limit)
         except ConversionError as error:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
@@ -147,8 +155,15 @@ class Preparer:
         self._complete(converted, token_ids)
         generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
         prepared = self._pack(converted, model, token_ids, max_tokens, generator)
+        prepared.image_sources = image_sources
         prepared.prepare_s = time.perf_counter() - started
         return prepared
+
+    def _image_sources(self, conversation: Conversation) -> Sequence[ImageSource]:
+        """The images of a prompt in the order of their placeholders."""
+        if not any(message.image_sources for message in conversation.messages):
+            return ()
+        return self.encoding.render_conversation(conversation).image_sources
 
     def count_tokens(self, protocol: str, body: bytes) -> int | RejectedRequest:
         """How many tokens the prompt of a request holds; the context may be too small for it."""
@@ -164,7 +179,7 @@ class Preparer:
         return _REQUESTS[protocol](body, extended=self._reads_extensions)
 
     def _pack(
-        self, converted: ConversationRequest, model: str, token_ids: bytes, max_tokens: int, generator: Any
+        self, converted: ConversationRequest, model: str, token_ids: bytes, max_tokens: int | MaxTokens, generator: Any
     ) -> PreparedRequest:
         return PreparedRequest(
             token_ids=token_ids,

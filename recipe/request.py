@@ -14,9 +14,9 @@ from recipe.conversion_options import (
     ThinkingSupport,
     WebSearchBehavior,
 )
-from recipe.errors import ConversionError
 from recipe.extensions import Extensions
 from recipe.inference_options import InferenceOptions, OutputConstraint, SamplingDefaults
+from recipe.max_tokens import MaxTokens
 from recipe.stream.parsing_options import ParsingOptions
 
 __all__ = [
@@ -119,20 +119,13 @@ class ConversationRequest:
         all there is. What the context has left caps it. ConversionError when the prompt and the requested tokens exceed
         the context, or when `min_tokens` exceeds the result; OverflowError for a count that is not a u32.
         """
-        prompt_tokens, context_limit = u32(prompt_tokens), u32(context_limit)
-        requested = self._inference_options.max_tokens
-        total = min(prompt_tokens + (requested or 0), U32_MAX)
-        if total > context_limit:
-            raise ConversionError(
-                f"This model's maximum context length is {context_limit} tokens. However, you requested {total} tokens "
-                f"({prompt_tokens} in the messages, {requested or 0} in the completion). "
-                "Please reduce the length of the messages or completion."
-            )
-        wanted = self._default_max_tokens() if requested is None else requested
-        resolved = max(1, min(wanted, context_limit - prompt_tokens))
-        if self._inference_options.min_tokens > resolved:
-            raise ConversionError(f"Invalid min_tokens value, at most {resolved} tokens can be generated")
-        return resolved
+        return self.max_tokens.resolve(u32(prompt_tokens), u32(context_limit))
+
+    @property
+    def max_tokens(self) -> MaxTokens:
+        """What the request says of the length of its answer."""
+        options = self._inference_options
+        return MaxTokens(options.max_tokens, self._default_max_tokens(), options.min_tokens)
 
     def _default_max_tokens(self) -> int:
         if self._model_version is ModelVersion.ChatTemplate:

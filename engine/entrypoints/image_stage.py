@@ -1,0 +1,64 @@
+"""Images of a prompt: fetched on the event loop, decoded and resized in the preparation workers, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.entrypoints.errors import ApiError
+from engine.entrypoints.preparation import PreparationPool
+from recipe.errors import ConversionError
+from recipe.image import (
+    CalcResizeError,
+    ImageError,
+    ImageInfo,
+    ImagePolicy,
+    ImageQuota,
+    image_error_status,
+    resolve_images,
+)
+from recipe.image.fetcher import PolicyImageFetcher
+from recipe.max_tokens import MaxTokens
+from recipe.prepare import TOKEN_ID_BYTES, PreparedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedImages:
+    """What the engine gets of a prompt's images, and how many tokens may be generated with them in the context."""
+
+    images: Sequence[ImageInfo]
+    max_tokens: int
+
+
+class ImageStage:
+    """Resolves the images of prepared requests under one policy. `context_limit` is in tokens."""
+
+    def __init__(self, policy: ImagePolicy, pool: PreparationPool, context_limit: int) -> None:
+        self._policy = policy
+        self._pool = pool
+        self._context_limit = context_limit
+        self._fetcher = PolicyImageFetcher(policy)
+
+    async def resolve(self, prepared: PreparedRequest) -> ResolvedImages:
+        """Fetch, decode and count the images of `prepared`; an `ApiError` names the place of the one that fails."""
+        try:
+            data = await resolve_images(
+                prepared.image_sources,
+                ImageQuota(),
+                fetcher=self._fetcher,
+                policy=self._policy,
+                run_in_worker=self._pool.run,
+            )
+            adjustment = data.image_token_adjustment()
+        except (ImageError, CalcResizeError) as error:
+            raise ApiError(image_error_status(error), str(error), code="image_error") from None
+        prompt_tokens = len(prepared.token_ids) // TOKEN_ID_BYTES + adjustment
+        return ResolvedImages(data.images, self._max_tokens(prepared.max_tokens, prompt_tokens))
+
+    def _max_tokens(self, wanted: int | MaxTokens, prompt_tokens: int) -> int:
+        if isinstance(wanted, int):
+            return wanted
+        try:
+            return wanted.resolve(prompt_tokens, self._context_limit)
+        except ConversionError as error:
+            raise ApiError(error.status_code, str(error)) from None
