@@ -51,7 +51,7 @@ class ChatTemplateEncoding:
             raise ValueError(f"the chat template is invalid in line {problem.lineno}: {problem.message}") from problem
         self._tokenizer = tokenizer
         self._variables = {**(special_tokens or {}), **(extra or {})}
-        self._spellings = Spellings(tokenizer.added_spellings.values())
+        self._spellings = Spellings(tokenizer.added_spellings.values(), tokenizer.whole_word_spellings)
         self._constant_texts = {
             text for literal in _literals(tree) for text, is_special in self._spellings.split(literal) if not is_special
         }

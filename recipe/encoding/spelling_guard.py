@@ -16,7 +16,7 @@ dropped from everything else. White space stays at the edges of a text, so a tem
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from urllib.parse import quote
 
@@ -25,22 +25,26 @@ from recipe.errors import ConversionError
 _CANDIDATES = (*range(0xE000, 0xF900), *range(0xF0000, 0xF2000))
 _EDGE_SIGNS = re.compile(r"^\W+|\W+$")
 _CANDIDATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000f1fff]")
+_MAX_GUARDS = 4  # beside one character
+_WORD_AT_END = re.compile(rf"\w{_CANDIDATE.pattern}*\Z")
+_WORD_AT_START = re.compile(rf"{_CANDIDATE.pattern}*\w")
 
 
 class Spellings:
-    """The special tokens that a template can emit.
+    """The special tokens that a template can emit. Those of `whole_words` count only where they touch no word.
 
     Spellings of white space are left out: they are not markup, and user text is full of them. So are single characters.
     """
 
-    __slots__ = ("_begin", "_end", "_insides", "_pattern", "_words")
+    __slots__ = ("_begin", "_end", "_insides", "_pattern", "_whole_words", "_words")
 
-    def __init__(self, spellings: Iterable[str]) -> None:
+    def __init__(self, spellings: Iterable[str], whole_words: Collection[str] = ()) -> None:
         known = sorted({text for text in spellings if len(text.strip()) > 1}, key=len, reverse=True)
         self._begin = frozenset(text.strip()[0] for text in known)
         self._end = frozenset(text.strip()[-1] for text in known)
         self._insides = "\0".join(text.strip()[1:-1] for text in known)
         self._words = frozenset(_EDGE_SIGNS.sub("", text) for text in known) - {""}
+        self._whole_words = frozenset(whole_words)
         self._pattern = re.compile("|".join(map(re.escape, known)) or "(?!)")
 
     def occur_in(self, texts: Sequence[str]) -> bool:
@@ -69,10 +73,18 @@ class Spellings:
         """Yield (text, is special) of what a template has rendered."""
         done = 0
         for match in self._pattern.finditer(rendered):
+            if match.group() in self._whole_words and _touches_word(rendered, *match.span()):
+                continue
             yield rendered[done : match.start()], False
             yield match.group(), True
             done = match.end()
         yield rendered[done:], False
+
+
+def _touches_word(text: str, start: int, end: int) -> bool:
+    """Whether a letter or digit stands beside this range, guards aside."""
+    before = text[max(0, start - _MAX_GUARDS - 1) : start]
+    return bool(_WORD_AT_END.search(before) or _WORD_AT_START.match(text, end))
 
 
 class Guard:

@@ -56,6 +56,11 @@ class Tokenizer:
         return {token_id: token.content for token_id, token in self.inner.get_added_tokens_decoder().items()}
 
     @cached_property
+    def whole_word_spellings(self) -> frozenset[str]:
+        """The spellings that are tokens only where no letter or digit touches them (single_word)."""
+        return frozenset(token.content for token in self.inner.get_added_tokens_decoder().values() if token.single_word)
+
+    @cached_property
     def token_bytes(self) -> Callable[[int], bytes]:
         """Return the bytes of a token, added or not; none for an unknown ID."""
         return TokenBytes(self.inner).__getitem__
