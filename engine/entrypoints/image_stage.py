@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.entrypoints.errors import ApiError
+from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.preparation import PreparationPool
 from recipe.errors import ConversionError
 from recipe.image import (
@@ -28,6 +29,18 @@ class ResolvedImages:
 
     images: Sequence[ImageInfo]
     max_tokens: int
+
+
+def image_policy(options: ServerOptions) -> ImagePolicy:
+    """What the options allow of images."""
+    return ImagePolicy(
+        allow_image_hosts=tuple(options.allow_image_hosts),
+        allow_private_images=options.allow_private_images,
+        no_image_urls=not options.image_urls,
+        max_images=options.max_images,
+        max_image_bytes=options.max_image_mib << 20,
+        max_total_image_bytes=options.max_total_image_mib << 20,
+    )
 
 
 class ImageStage:

@@ -17,7 +17,7 @@ from typing import Any
 from recipe.conversion_options import MAX_TOKENS_UPPER_BOUND
 from recipe.markup.output_markup import TOOL_MARKERS
 
-GROUPS = ("model", "engine", "server", "requests", "limits", "security", "mock")
+GROUPS = ("model", "engine", "server", "requests", "limits", "images", "security", "mock")
 
 
 class OptionError(ValueError):
@@ -126,7 +126,15 @@ class ServerOptions:
     headers_timeout_s: float = option(10.0, "limits", "longest time for headers to arrive")
     body_timeout_s: float = option(60.0, "limits", "longest time for a body to arrive")
     prepare_timeout_s: float = option(30.0, "limits", "longest preparation of a request")
-    image_timeout_s: float = option(60.0, "limits", "longest time for all images of a request")
+    allow_image_hosts: list[str] = option(
+        [], "images", "host images may come from; may be repeated", shown="any public"
+    )
+    allow_private_images: bool = option(False, "images", "allow image URLs with private addresses")
+    image_urls: bool = option(True, "images", "fetch images by URL; else data URLs only")
+    max_images: int = option(600, "images", "images in one request")
+    max_image_mib: int = option(32, "images", "size of one image in MiB")
+    max_total_image_mib: int = option(64, "images", "size of all images of a request in MiB")
+    image_timeout_s: float = option(60.0, "images", "longest time for all images of a request")
     compile_timeout_s: float = option(30.0, "limits", "longest compilation of an output constraint")
     queue_timeout_s: float = option(300.0, "limits", "longest wait for the engine")
     first_token_timeout_s: float = option(300.0, "limits", "longest time from the queue to the first token")

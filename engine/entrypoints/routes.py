@@ -17,6 +17,7 @@ from engine.entrypoints.errors import anthropic_envelope
 from engine.entrypoints.generation import GenerationHandler
 from engine.entrypoints.http_request import HttpRequest
 from engine.entrypoints.http_server import HttpServer, Route, RouteTable
+from engine.entrypoints.image_stage import ImageStage, image_policy
 from engine.entrypoints.lifeline import Clock, Phase, TimeLimits
 from engine.entrypoints.metrics import CONTENT_TYPE, Metrics
 from engine.entrypoints.model_routes import ModelRoutes, ServedModel
@@ -79,6 +80,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
         max_body_bytes=max_body_bytes,
         default_seed=options.seed,
         isolates_keys=options.prefix_cache_per_key,
+        images=ImageStage(image_policy(options), served.pool, served.max_model_len),
     )
     counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
     return {

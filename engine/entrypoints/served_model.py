@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.core.sampling_params import SamplingParams
+from engine.entrypoints.choices import MAX_CHOICES
 from engine.entrypoints.encoding_choice import choose_encoding
 from engine.entrypoints.markup_choice import choose_markup
 from engine.entrypoints.options import OptionError, ServerOptions
@@ -68,7 +69,7 @@ def _conversion_options(
             non_thinking_max_tokens_upper_bound=options.max_tokens_bound,
         )
         .with_model_versions_by_name(dict.fromkeys([*served_names(options, files), *aliases], version))
-        .with_extensions(Extensions.all())
+        .with_extensions(Extensions.all(max_n=MAX_CHOICES))
     )
     if options.web_search is not None:
         behavior = _WEB_SEARCH[options.web_search]

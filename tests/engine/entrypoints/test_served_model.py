@@ -36,7 +36,7 @@ def conversion(files: ModelFiles, **options: Any) -> ConversionOptions:
 
 def test_the_server_converts_with_every_extension_for_a_model_with_a_chat_template(files: ModelFiles) -> None:
     options = conversion(files)
-    assert options.extensions == Extensions.all()
+    assert options.extensions == Extensions.all(max_n=16)
     assert options.model_version(files.name) is ModelVersion.ChatTemplate
     assert options.thinking_support is ThinkingSupport.Never
     with pytest.raises(ConversionError):
