@@ -5,12 +5,17 @@ One table of keys serves every architecture; what a file leaves out takes the de
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.gguf_file import GgufFile
 
-ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+}
 """`general.architecture` -> (name in `architectures`, `model_type`)."""
 
 _REQUIRED = {
@@ -20,6 +25,11 @@ _REQUIRED = {
     "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+_SCALING = {
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
 }
 
 
@@ -47,6 +57,8 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
         "rope_theta": fields.get("rope.freq_base", 10000.0),
         "rope_scaling": _rope_scaling(fields),
         "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_bias": "blk.0.attn_output.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
     }
@@ -58,7 +70,11 @@ def _rope_scaling(fields: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "none":
         factor = fields.get("rope.scale_linear")
         return None if factor is None else {"rope_type": "linear", "factor": factor}
-    return {"rope_type": kind, "factor": fields.get("rope.scaling.factor", 1.0)}
+    scaling = {"rope_type": kind, "factor": fields.get("rope.scaling.factor", 1.0)}
+    scaling |= {ours: fields[theirs] for ours, theirs in _SCALING.items() if theirs in fields}
+    if "rope.scaling.attn_factor" in fields:  # comes on top of the published rule
+        scaling["attention_factor"] = fields["rope.scaling.attn_factor"] * (1 + 0.1 * log(scaling["factor"]))
+    return scaling
 
 
 def _required(fields: dict[str, Any], key: str, file: GgufFile) -> Any:

@@ -23,6 +23,7 @@ _VERSIONS = (2, 3)
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 _STRING, _ARRAY = 8, 9
+_ROWS_BYTES = 2**20  # stored bytes that are dequantised together
 _SCALARS = {
     0: Struct("<B"),
     1: Struct("<b"),
@@ -110,17 +111,21 @@ class GgufFile:
             raise ModelLoadError(f"{self.path} is cut short: tensor {name} ends past the end of the file")
         return self._data[start : start + size].reshape(shape)
 
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """Tensor `name` dequantised: float16 where it is stored so, else float32, of the tensor's shape."""
+    def array(self, name: str, index: int | None = None) -> np.ndarray[Any, Any]:
+        """Tensor `name` dequantised: float16 where it is stored so, else float32, of the tensor's shape.
+
+        With `index`, only that entry along the tensor's outermost dimension.
+        """
         import numpy as np
-        from gguf.quants import dequantize
 
         quantisation = self._quantisation(self.tensors[name])
-        blocks = self.blocks(name)
+        blocks, shape = self.blocks(name), self.tensors[name].shape
+        if index is not None:
+            blocks, shape = blocks[index], shape[1:]
         if quantisation.name in ("F32", "F16", "F64"):
             return blocks.view({"F32": np.float32, "F16": np.float16, "F64": np.float64}[quantisation.name])
         try:
-            return dequantize(blocks, quantisation)
+            return _dequantised(blocks, shape, quantisation)
         except NotImplementedError as problem:
             raise ModelLoadError(
                 f"{self.path}: tensor {name} is stored as {quantisation.name}, which cannot be dequantised; "
@@ -136,6 +141,19 @@ class GgufFile:
             raise ModelLoadError(
                 f"{self.path}: tensor {tensor.name} has the unknown type {tensor.type_id}; update the gguf package"
             ) from problem
+
+
+def _dequantised(blocks: np.ndarray[Any, Any], shape: tuple[int, ...], quantisation: Any) -> np.ndarray[Any, Any]:
+    """Some rows at a time: the package's own intermediate arrays are several times as large as what they make."""
+    import numpy as np
+    from gguf.quants import dequantize
+
+    rows = blocks.reshape(-1, blocks.shape[-1])
+    out = np.empty((rows.shape[0], shape[-1]), np.float32)
+    step = max(1, _ROWS_BYTES // rows.shape[1])
+    for begin in range(0, rows.shape[0], step):
+        out[begin : begin + step] = dequantize(rows[begin : begin + step], quantisation)
+    return out.reshape(shape)
 
 
 class _Cursor:

@@ -54,7 +54,8 @@ class ModelFiles:
 
     def open_tensors(self) -> Tensors:
         """The weights by their names in a Hugging Face checkpoint, memory-mapped. Imports torch."""
-        from engine.runner.weights.tensors import GgufTensors, SafetensorsTensors
+        from engine.runner.weights.gguf_tensors import GgufTensors
+        from engine.runner.weights.tensors import SafetensorsTensors
 
         return GgufTensors(self.path) if self.format == "gguf" else SafetensorsTensors(self.path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ KINDS: dict[str, tuple[type, type]] = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+GGUF_ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -84,27 +90,18 @@ def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def save_gguf(model: PreTrainedModel, path: Path, storage: str = "F32", **metadata: Any) -> Path:
-    """The model as converters write it: Q and K rows interleaved, matrices stored as `storage`."""
+    """The model as converters write it, matrices stored as `storage`; Q and K rows of a Llama interleaved."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    architecture = GGUF_ARCHITECTURES[config.model_type]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
+    _add_sizes(writer, config)
     _add_vocabulary(writer, config.vocab_size, metadata)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        array = _interleaved(weight.numpy(), next((heads[key] for key in heads if key in name), 0))
-        kind = gguf.GGMLQuantizationType[storage if array.ndim == 2 else "F32"]
-        writer.add_tensor(names.get_name(name, (".weight",)), gguf.quants.quantize(array, kind), raw_dtype=kind)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    for name, array in _gguf_arrays(model):
+        kind = gguf.GGMLQuantizationType[storage if array.ndim >= 2 else "F32"]
+        stored = names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        writer.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _rope_factors(model))
     writer.write_header_to_file()
@@ -112,6 +109,33 @@ def save_gguf(model: PreTrainedModel, path: Path, storage: str = "F32", **metada
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_sizes(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_key_length(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    if config.rope_parameters["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+        writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+
+
+def _gguf_arrays(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Tensors by their names in a checkpoint, as GGUF holds them."""
+    config = model.config
+    permuted = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        heads = next((permuted[key] for key in permuted if key in name), 0) if config.model_type == "llama" else 0
+        yield name, _interleaved(weight.numpy(), heads)
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, size: int, metadata: dict[str, Any]) -> None:
