@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,20 @@ def mask_disallowed(logits: torch.Tensor, bitmask: Any) -> None:
     (constrained,) = (words != _ALL_ALLOWED).any(dim=1).nonzero(as_tuple=True)
     if not constrained.numel():
         return
-    octets = words[constrained].to(logits.device, non_blocking=True).view(torch.uint8).unsqueeze(-1)  # [n, 4 * W, 1]
-    bits = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=logits.device)
-    disallowed = (octets & bits).eq(0).flatten(1)[:, :vocab]  # [n, V]
-    constrained = constrained.to(logits.device)
-    logits[constrained] = logits.index_select(0, constrained).masked_fill_(disallowed, -torch.inf)
+    octets = words[constrained].to(logits.device, non_blocking=True).view(torch.uint8)  # [n, 4 * W]
+    addends = _octet_addends(logits.device).index_select(0, octets.flatten().int())  # [n * 4 * W, 8]
+    logits.index_add_(0, constrained.to(logits.device), addends.view(len(octets), -1)[:, :vocab])
+
+
+@cache
+def _octet_addends(device: torch.device) -> torch.Tensor:
+    """What to add to eight logits for each octet of a bitmask, `[256, 8]`: 0 where a bit is 1, else -inf.
+
+    Looking octets up is several times as fast on a CPU as telling bits apart.
+    """
+    octets = torch.arange(256, dtype=torch.uint8, device=device).unsqueeze(1)
+    bits = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=device)
+    return torch.zeros(256, 8, device=device).masked_fill_((octets & bits).eq(0), -torch.inf)
 
 
 def _has_penalties(params: SamplingParams) -> bool:
