@@ -34,6 +34,7 @@ from recipe.markup.output_markup import OutputMarkup
 from recipe.markup.prompt_end import opens_reasoning
 from recipe.max_tokens import MaxTokens
 from recipe.prompt import RenderedPrompt, SpecialToken
+from recipe.protocol.body import RequestBody
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
 from recipe.protocol.responses.convert import ResponsesRequest
@@ -65,7 +66,8 @@ class PromptEncoding(Protocol):
 class PrepareConfig:
     """Everything a worker needs to know of the model. `context_limit` is in tokens.
 
-    `markup` is how a model with a chat template marks its output; None leaves that to be detected.
+    `markup` is how a model with a chat template marks its output; None leaves that to be detected. `bos_token` is what
+    text that is no conversation begins with; "" for nothing.
     """
 
     tokenizer_json: str
@@ -74,6 +76,7 @@ class PrepareConfig:
     context_limit: int
     chat_template: str | None = None
     markup: OutputMarkup | None = None
+    bos_token: str = ""
     token_cache_mib: int = 64
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,6 +97,13 @@ class PreparedRequest:
     generator: Any
     image_sources: Sequence[ImageSource] = ()
     prepare_s: float = 0.0
+
+    @property
+    def resolved_max_tokens(self) -> int:
+        """`max_tokens`, once it is known. Raises ValueError before the images have been counted."""
+        if isinstance(self.max_tokens, int):
+            return self.max_tokens
+        raise ValueError("max_tokens depends on images that have not been counted")
 
 
 @dataclass(slots=True)
@@ -175,7 +185,12 @@ class Preparer:
         except ValueError as error:
             return RejectedRequest(400, str(error))
 
-    def _request(self, protocol: str, body: bytes) -> Any:
+    def conversation(self, protocol: str, body: dict[str, Any]) -> Conversation:
+        """The conversation of a request that is not run. Raises ValueError or ConversionError."""
+        converted: ConversationRequest = self._request(protocol, body).convert(self.config.options)
+        return converted.conversation
+
+    def _request(self, protocol: str, body: RequestBody) -> Any:
         return _REQUESTS[protocol](body, extended=self._reads_extensions)
 
     def _pack(
@@ -218,10 +233,7 @@ class Preparer:
 
     def _inference_options(self, converted: ConversationRequest) -> InferenceOptions:
         """The options, with bad words and the constraint's beginning and markup as this model and prompt have them."""
-        options, parsing = converted.inference_options, converted.parsing_options
-        if options.bad_words:
-            token_ids = bad_word_token_ids(options.bad_words, self.tokenizer)
-            options = msgspec.structs.replace(options, bad_words_token_ids=token_ids)
+        options, parsing = self.with_bad_words(converted.inference_options), converted.parsing_options
         if options.output_constraint is None:
             return options
         markup = parsing.markup
@@ -232,6 +244,14 @@ class Preparer:
             in_tool_block=parsing.starts_in_tool_calls,
         )
         return msgspec.structs.replace(options, output_constraint=constraint)
+
+    def with_bad_words(self, options: InferenceOptions) -> InferenceOptions:
+        """`options` with its bad words as this model's tokens."""
+        if not options.bad_words:
+            return options
+        return msgspec.structs.replace(
+            options, bad_words_token_ids=bad_word_token_ids(options.bad_words, self.tokenizer)
+        )
 
 
 def make_encoding(config: PrepareConfig, tokenizer: Tokenizer) -> PromptEncoding:
@@ -263,6 +283,13 @@ def initialize(config: PrepareConfig) -> None:
     _preparer = Preparer(config)
 
 
+def worker_preparer() -> Preparer:
+    """The `Preparer` of this process."""
+    if _preparer is None:
+        raise RuntimeError("this worker was not initialised")
+    return _preparer
+
+
 def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -272,16 +299,12 @@ def _exit_with_parent() -> None:
 
 def prepare(protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
     """Prepare one request with this process's `Preparer`."""
-    if _preparer is None:
-        raise RuntimeError("this worker was not initialised")
-    return _preparer.prepare(protocol, body, response_id)
+    return worker_preparer().prepare(protocol, body, response_id)
 
 
 def count_tokens(protocol: str, body: bytes) -> int | RejectedRequest:
     """The prompt tokens of a request that is not run."""
-    if _preparer is None:
-        raise RuntimeError("this worker was not initialised")
-    return _preparer.count_tokens(protocol, body)
+    return worker_preparer().count_tokens(protocol, body)
 
 
 def run_batch(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[CallOutcome]:

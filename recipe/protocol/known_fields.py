@@ -79,6 +79,12 @@ CHAT_COMPLETIONS_REFUSED: Mapping[str, Refusal] = {
     "modalities": Refusal((["text"], []), "Only text is produced."),
     "web_search_options": Refusal((), "Search the web on the client's side, with a tool."),
 }
+COMPLETIONS_REFUSED: Mapping[str, Refusal] = {
+    **_ENGINES,
+    "prompt_embeds": Refusal(),
+    "response_format": _STRUCTURED,
+    "suffix": Refusal(advice="The model continues the prompt; nothing can follow it."),
+}
 RESPONSES_REFUSED: Mapping[str, Refusal] = {
     **_ENGINES,
     "background": Refusal(),

@@ -1,0 +1,112 @@
+"""Looking at prompts: what a request becomes before a model sees it, token by token, and tokens back to text.
+
+A body is a text (`prompt`) or a request of one of the three protocols. Which one is told by `protocol`, else by what it
+holds: `input` is Responses, `messages` Chat Completions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from recipe.errors import ConversionError
+from recipe.prepare import Preparer, RejectedRequest, worker_preparer
+from recipe.prepare_completion import plain_prompt, text_of
+from recipe.prompt import Prompt
+from recipe.protocol.body import strict_json
+
+PROTOCOLS = ("chat_completions", "responses", "messages")
+MAX_TOKEN_ID = 2**32 - 1
+
+
+class Piece(msgspec.Struct):
+    """One token of a prompt. A special one is a token of the added vocabulary, which no text becomes."""
+
+    id: int
+    text: str
+    special: bool
+
+
+class InspectedPrompt(msgspec.Struct):
+    """A prompt with its tokens. `special_ranges` are half-open ranges of code points in `prompt`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+    prompt: str
+    special_ranges: list[tuple[int, int]]
+    pieces: list[Piece]
+
+
+class DetokenizedText(msgspec.Struct):
+    """The text of tokens, whole and token by token."""
+
+    prompt: str
+    pieces: list[Piece]
+
+
+def inspect_prompt(body: bytes, protocol: str | None, model: str) -> InspectedPrompt | RejectedRequest:
+    """What `body` becomes. `protocol` and `model` hold where the body does not say."""
+    preparer = worker_preparer()
+    try:
+        fields = _fields(body)
+        prompt = _prompt(preparer, fields, protocol, model)
+        token_ids = preparer.tokenizer.prompt_tokenizer.encode(prompt)
+    except ConversionError as error:
+        return RejectedRequest(error.status_code, str(error))
+    except ValueError as error:
+        return RejectedRequest(400, str(error))
+    pieces = _pieces(preparer, token_ids)
+    return InspectedPrompt(
+        count=len(token_ids),
+        max_model_len=preparer.config.context_limit,
+        tokens=token_ids,
+        token_strs=[piece.text for piece in pieces] if fields.get("return_token_strs") is True else None,
+        prompt=prompt.text,
+        special_ranges=prompt.special_ranges,
+        pieces=pieces,
+    )
+
+
+def detokenize(body: bytes) -> DetokenizedText | RejectedRequest:
+    """The text of the token IDs in `tokens`."""
+    preparer = worker_preparer()
+    try:
+        token_ids = _fields(body).get("tokens")
+    except ValueError as error:
+        return RejectedRequest(400, str(error))
+    size = preparer.tokenizer.inner.get_vocab_size(with_added_tokens=True)
+    if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < size for token in token_ids):
+        return RejectedRequest(400, f"tokens must be a list of token IDs in [0, {size})")
+    return DetokenizedText(text_of(preparer, token_ids), _pieces(preparer, token_ids))
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    fields = strict_json(body)
+    if not isinstance(fields, dict):
+        raise ValueError("invalid request body: expected an object")
+    return fields
+
+
+def _prompt(preparer: Preparer, fields: dict[str, Any], protocol: str | None, model: str) -> Prompt:
+    text = fields.get("prompt")
+    if isinstance(text, str):
+        return plain_prompt(preparer, text, adds_bos=fields.get("add_special_tokens") is not False)
+    named = fields.pop("protocol", None) or protocol or ("responses" if "input" in fields else "chat_completions")
+    if named not in PROTOCOLS:
+        raise ConversionError(f"Invalid protocol value, it must be one of {', '.join(PROTOCOLS)}")
+    if "messages" not in fields and "input" not in fields:
+        raise ConversionError("the body must have a prompt (a string), messages, or an input")
+    fields.setdefault("model", model)
+    if named == "messages":
+        fields.setdefault("max_tokens", 1)  # which it demands, and which says nothing about the prompt
+    fields.pop("add_special_tokens", None)  # a conversation has those of its template
+    conversation = preparer.conversation(named, fields)
+    return preparer.encoding.render_conversation(conversation).parts
+
+
+def _pieces(preparer: Preparer, token_ids: list[int]) -> list[Piece]:
+    added, token_bytes = preparer.tokenizer.added_spellings, preparer.tokenizer.token_bytes
+    return [Piece(token, token_bytes(token).decode(errors="replace"), token in added) for token in token_ids]

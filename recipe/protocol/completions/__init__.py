@@ -1,0 +1,1 @@
+"""Completions: text continued as it is, without a conversation around it."""
