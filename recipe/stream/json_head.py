@@ -42,6 +42,7 @@ class JsonHead:
 
     __slots__ = ("_depth", "_expect", "_is_bare", "_key", "_position", "_text", "_value_start", "arguments", "name")
     held = 0
+    is_idle = False
 
     def __init__(self, *, is_bare: bool = False, is_open: bool = False) -> None:
         self._is_bare = is_bare
@@ -54,6 +55,10 @@ class JsonHead:
         self._depth = 0
         self.name = ""
         self.arguments = ""
+
+    def find_start(self, _text: str) -> object:
+        """Every text has to be read."""
+        return True
 
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to where the call is known or it is clear that there is none."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from recipe.stream.matcher import Match, Matcher, Pattern, PatternSet
+from recipe.stream.matcher import Match, Matcher, Pattern, PatternSet, any_of
 from recipe.stream.segment import SPECIAL
 from recipe.stream.stages import Marker
 
 _STRUCTURE = re.compile(r'[{}\[\]"]')
 _STRING_STOP = re.compile(r'["\\]')
+_STOPS = frozenset('{}[]"\\')
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _OBJECT_END = Pattern(Marker.OBJECT_END)
 
@@ -28,12 +29,18 @@ class _Place(Enum):
 class JsonScanner:
     """The state of one search. `held` is how many characters at the end of the text so far may begin a marker."""
 
-    __slots__ = ("_depth", "_markers", "_place")
+    __slots__ = ("_depth", "_markers", "_place", "find_start")
 
     def __init__(self, markers: PatternSet) -> None:
         self._markers = Matcher(markers)
+        self.find_start = any_of(_STOPS | markers.first).search
         self._depth = 1
         self._place = _Place.OUTSIDE
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, so that text without a quote, a bracket or the start of a marker passes."""
+        return self._place is not _Place.ESCAPE and not self.held
 
     @property
     def held(self) -> int:

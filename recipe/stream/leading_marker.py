@@ -15,11 +15,16 @@ class LeadingMarker:
 
     __slots__ = ("_is_special", "_marker", "_seen")
     held = 0
+    is_idle = False
 
     def __init__(self, marker: Literal) -> None:
         self._marker = marker.text
         self._is_special = marker.special
         self._seen = ""  # of the marker
+
+    def find_start(self, _text: str) -> object:
+        """Every text has to be read."""
+        return True
 
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to the end of the marker or to where it is clear that there is none."""

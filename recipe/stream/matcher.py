@@ -13,7 +13,7 @@ depends on their origin (see `segment`).
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from recipe.stream.segment import SPECIAL
@@ -51,14 +51,14 @@ class Pattern:
 class PatternSet:
     """Patterns that are looked for together, in the order that decides a tie. Shared by all streams."""
 
-    __slots__ = ("patterns", "start")
+    __slots__ = ("first", "patterns", "start")
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.patterns = tuple(pattern for pattern in patterns if pattern.length)
-        first = {pattern.text[0] for pattern in self.patterns}
+        self.first = {pattern.text[0] for pattern in self.patterns}
         if any(pattern.absorbs_newlines for pattern in self.patterns):
-            first.add("\n")
-        self.start = re.compile(f"[{re.escape(''.join(sorted(first)))}]") if first else re.compile("(?!)")
+            self.first.add("\n")
+        self.start = any_of(self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,16 @@ class Matcher:
 
     def __init__(self, pattern_set: PatternSet) -> None:
         self.restart(pattern_set)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, so that text without the start of a match passes unread."""
+        return not self.held
+
+    @property
+    def find_start(self) -> Callable[[str], object]:
+        """Finds in a text where a match could start."""
+        return self._set.start.search
 
     def restart(self, pattern_set: PatternSet) -> None:
         """Forget everything and look for other patterns."""
@@ -139,6 +149,11 @@ class Matcher:
         match = Match(pattern, end, pattern.length + self._newlines[branch])
         self.forget()
         return match
+
+
+def any_of(characters: Collection[str]) -> re.Pattern[str]:
+    """An expression for any one of the characters."""
+    return re.compile(f"[{re.escape(''.join(sorted(characters)))}]") if characters else re.compile("(?!)")
 
 
 def _failure_table(symbols: list[tuple[str, str]]) -> list[int]:

@@ -59,8 +59,15 @@ class Scanner(Protocol):
     def held(self) -> int:
         """How many characters at the end of the text so far may begin a match."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether text in which `find_start` finds nothing needs no scan."""
+
     def scan(self, text: str, origin: int, position: int) -> Match | None:
         """Take in `text` from `position` on, up to the first match; None when there is none."""
+
+    def find_start(self, text: str, /) -> object:
+        """Where a match could start; None where none can."""
 
 
 class OutputParser:
@@ -161,12 +168,10 @@ class OutputParser:
         """Go on with another stage; a scanner of its own takes the place of patterns."""
         self._stage = stage
         self._emit = self._outputs.get(stage, _ignore)
-        if scanner is not None:
-            self._scanner, self._find_start = scanner, _always
-            return
-        patterns = self._patterns[stage]
-        self._matcher.restart(patterns)
-        self._scanner, self._find_start = self._matcher, patterns.start.search
+        if scanner is None:
+            scanner = self._matcher
+            scanner.restart(self._patterns[stage])
+        self._scanner, self._find_start = scanner, scanner.find_start
 
     def attempt(
         self, stage: Stage, scanner: Scanner | None = None, *, give_up: Callable[[], None] | None = None
@@ -253,7 +258,7 @@ class OutputParser:
             self._write_markers()
         for piece, logprobs in pending.release(decided):
             self._emit(piece, logprobs)
-        self._passes = pending.passes and not self._scanner.held
+        self._passes = pending.passes and self._scanner.is_idle
 
     def _take_match(self, match: Match, position: int, segment: Segment) -> None:
         """Give out the text before a marker, then do what it asks for."""
@@ -365,8 +370,3 @@ def _ignore(_text: str, _logprobs: str | None) -> None:
 
 def _drop(_text: str) -> None:
     """Arguments of a call that is one too many."""
-
-
-def _always(_text: str) -> object:
-    """Every text has to be scanned."""
-    return True

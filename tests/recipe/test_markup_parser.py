@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from recipe.markup.output_markup import OutputMarkup, ReasoningMarkers, ToolMarkup
+from recipe.markup.output_markup import TOOL_MARKERS, OutputMarkup, ReasoningMarkers, ToolMarkup
 from recipe.stream.parser import OutputParser
 from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 from recipe.stream.segment import ANY, PLAIN, SPECIAL, Segment
@@ -328,3 +330,18 @@ def test_a_block_behind_the_reasoning_of_v4_is_read_when_a_call_is_required() ->
     output = f'why</think>\n\n<{tag} calls>\n<{tag} invoke name="f">\n</{tag} invoke>\n</{tag} calls>'
     options = ParsingOptions(thinking_initial_stage=START, starts_in_tool_calls=False)
     assert every_way(output, options) == [("reasoning", "why"), *call("f", "{}")]
+
+
+FRAGMENTS = ['{"name": "f", "arguments": {', '{"name": "f", "parameters": ', '{}', '"a": "x\\', *'{}[],:;" \n<a', "STOP", "</think>"]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(list(MODELS)), st.data())
+def test_any_output_means_the_same_at_every_split(name: str, data: st.DataObject) -> None:
+    spellings = [*FRAGMENTS, *TOOL_MARKERS[markup_of(name).tools] * 2, *(markup_of(name).reasoning or ())]
+    output = "".join(data.draw(st.lists(st.sampled_from(spellings), max_size=14)))
+    options = options_of(name, is_open=data.draw(st.booleans()), single_call=data.draw(st.booleans()))
+    options.stop_sequences = data.draw(st.sampled_from([[], ["STOP"]]))
+    options.parse_json_output = data.draw(st.booleans())
+    every_way(output, options)
+    every_way_of_tokens(name, output, options)
