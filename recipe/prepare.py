@@ -7,6 +7,7 @@ chunk generator of the response.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -281,6 +282,8 @@ def initialize(config: PrepareConfig) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _preparer = Preparer(config)
+    gc.collect()
+    gc.freeze()  # what is there now stays; collections need not look at it again
 
 
 def worker_preparer() -> Preparer:

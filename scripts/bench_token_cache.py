@@ -28,6 +28,8 @@ from recipe.prepare import PrepareConfig, Preparer
 from recipe.request import ConversionOptions
 from scripts.bench_recipe import MODEL, Side, tool, v41_tokenizer_json
 
+TURNS = 4
+"""New messages in a row that one side gets, before the other has its turn."""
 SOURCE = Path(__file__).resolve().parent.parent / "recipe"
 
 
@@ -58,6 +60,10 @@ def agent_turn(index: int, result: str) -> list[dict[str, Any]]:
     ]
 
 
+def new_turn(index: int, length: int) -> list[dict[str, Any]]:
+    return agent_turn(1000 + index, f"New result {index}: {source_text()[index * 97 :][:length]}")
+
+
 def body_of(messages: list[dict[str, Any]]) -> bytes:
     tools = [tool(index) for index in range(20)]
     return json.dumps({"model": MODEL, "tools": tools, "messages": messages}).encode()
@@ -78,7 +84,7 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--size-kb", type=int, default=100, help="size of the conversation's body (100)")
     parser.add_argument("--result-chars", type=int, default=4000, help="length of each tool result (4000)")
     parser.add_argument("--new-chars", type=int, default=400, help="length of the new message (400)")
@@ -89,12 +95,14 @@ def main() -> None:
     history = agent_messages(arguments.size_kb * 1000, arguments.result_chars)
     warm.prepare("chat_completions", body_of(history), "id")
     times: dict[str, list[float]] = {"warm": [], "cold": [], "reference": []}
-    for index in range(arguments.rounds):
-        new = agent_turn(1000 + index, f"New result {index}: {source_text()[index * 97 :][: arguments.new_chars]}")
-        body = body_of([*history, *new])
-        times["warm"].append(milliseconds(lambda b=body: warm.prepare("chat_completions", b, "id")))
-        times["cold"].append(milliseconds(lambda b=body: cold.prepare("chat_completions", b, "id")))
-        times["reference"].append(milliseconds(lambda b=body: reference.to_ids(b)))
+    for index in range(0, arguments.rounds * TURNS, TURNS):
+        bodies = [body_of([*history, *new_turn(index + turn, arguments.new_chars)]) for turn in range(TURNS)]
+        for name, prepare in (("warm", warm), ("cold", cold)):
+            times[name] += [
+                milliseconds(lambda b=body, p=prepare: p.prepare("chat_completions", b, "id")) for body in bodies
+            ]
+        times["reference"] += [milliseconds(lambda b=body: reference.to_ids(b)) for body in bodies]
+        body = bodies[0]
         if warm.prepare("chat_completions", body, "id").token_ids != array("I", reference.to_ids(body)).tobytes():
             raise SystemExit("the two differ")
     print(f"body of {len(body)} bytes, {len(reference.to_ids(body))} tokens, one new message of {arguments.new_chars}")
