@@ -18,6 +18,7 @@ from engine.runner.forward_batch import ForwardBatch
 from engine.runner.kv_cache import KVCache, LayerCache
 from engine.runner.linear import make_linear
 from engine.runner.models.decoder_config import DecoderConfig, Window
+from engine.runner.models.experts import Experts, experts_shapes
 from engine.runner.models.grouped_attention import GroupedAttention, attention_shapes
 from engine.runner.models.mlp import GatedMlp, mlp_shapes
 from engine.runner.models.norm import RmsNorm
@@ -61,7 +62,10 @@ def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{prefix}{norm}.weight"] = (hidden,)
         shapes |= attention_shapes(f"{prefix}self_attn.", config)
-        shapes |= mlp_shapes(f"{prefix}mlp.", hidden, config.intermediate_size, config.mlp_bias)
+        if config.experts is not None and layer in config.sparse_layers:
+            shapes |= experts_shapes(f"{prefix}mlp.", config.experts, hidden)
+        else:
+            shapes |= mlp_shapes(f"{prefix}mlp.", hidden, config.intermediate_size, config.mlp_bias)
     return shapes
 
 
@@ -130,7 +134,10 @@ def _make_attention(config: DecoderConfig, checkpoint: Checkpoint, index: int, r
 
 
 def _make_mlp(config: DecoderConfig, checkpoint: Checkpoint, index: int) -> FeedForward:
-    return GatedMlp(checkpoint, f"model.layers.{index}.mlp.")
+    prefix = f"model.layers.{index}.mlp."
+    if config.experts is not None and index in config.sparse_layers:
+        return Experts(config.experts, checkpoint, prefix)
+    return GatedMlp(checkpoint, prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from engine.runner.models.llama import LLAMA
 from engine.runner.models.mistral import MISTRAL
 from engine.runner.models.qwen2 import QWEN2
 from engine.runner.models.qwen3 import QWEN3
+from engine.runner.models.qwen3_moe import QWEN3_MOE
 from engine.runner.weights.errors import ModelLoadError
 
 
@@ -35,6 +36,7 @@ ARCHITECTURES: dict[str, DecoderArchitecture] = {
     "MistralForCausalLM": MISTRAL,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
 }
 """By the name in `architectures` of config.json; GGUF architectures are mapped to these names first."""
 

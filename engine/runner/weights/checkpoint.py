@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 
@@ -54,13 +54,21 @@ class Checkpoint:
 
     def take_rows(self, *names: str) -> torch.Tensor:
         """Several matrices or vectors as one, below each other: never two copies of it, and never part of the file."""
-        shapes = [self._shapes[name] for name in names]
-        whole = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self.dtype, device=self.device)
-        begin = 0
-        for name, shape in zip(names, shapes, strict=True):
-            whole[begin : begin + shape[0]] = self._checked(name)
-            begin += shape[0]
+        whole: torch.Tensor = self.take_stack([list(names)])[0]
         return whole
+
+    def take_stack(self, groups: Sequence[Sequence[str]]) -> torch.Tensor:
+        """As `take_rows` for each of `groups`, all of one shape, stacked: `[groups, rows, ...]`."""
+        shapes = [self._shapes[name] for name in groups[0]]
+        size = (len(groups), sum(shape[0] for shape in shapes), *shapes[0][1:])
+        stack = torch.empty(size, dtype=self.dtype, device=self.device)
+        for whole, names in zip(stack, groups, strict=True):
+            begin = 0
+            for name in names:
+                tensor = self._checked(name)
+                whole[begin : begin + len(tensor)] = tensor
+                begin += len(tensor)
+        return stack
 
     def take_weights(self, *modules: str) -> torch.Tensor:
         """The weights of linear maps, as one matrix where there are several."""

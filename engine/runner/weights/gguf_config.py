@@ -15,6 +15,7 @@ ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
 }
 """`general.architecture` -> (name in `architectures`, `model_type`)."""
 
@@ -25,6 +26,11 @@ _REQUIRED = {
     "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+_OPTIONAL = {
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
 }
 _SCALING = {
     "original_max_position_embeddings": "rope.scaling.original_context_length",
@@ -45,6 +51,7 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
     architecture, model_type = ARCHITECTURES[name]
     fields = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     config = {ours: _required(fields, theirs, file) for ours, theirs in _REQUIRED.items()}
+    config |= {ours: fields[theirs] for ours, theirs in _OPTIONAL.items() if theirs in fields}
     heads = config["num_attention_heads"]
     head_dim = fields.get("attention.key_length", config["hidden_size"] // heads)
     return config | {
@@ -58,6 +65,7 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(fields),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors,
+        "norm_topk_prob": fields.get("expert_weights_norm", True),
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),

@@ -47,6 +47,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {**YARN, "attention_factor": 1.0, "beta_fast": 16, "beta_slow": 2, "truncate": False},
     },
 }
+EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 2}
+VARIANTS |= {
+    "qwen3_moe": {**EXPERTS, "norm_topk_prob": True},
+    "qwen3_moe: some dense layers": {
+        **EXPERTS,
+        "num_hidden_layers": 4,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [3],
+    },
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

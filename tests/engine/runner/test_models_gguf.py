@@ -21,6 +21,7 @@ WRITTEN = [
     "qwen2",
     "qwen2: yarn",
     "qwen3",
+    "qwen3_moe",
 ]
 
 

@@ -1,0 +1,94 @@
+"""Mixtures of experts: each token goes through a few of many MLPs, and through one that all tokens share.
+
+The assignments of tokens to experts are sorted by expert, so that every expert that has any work does it in one pair of
+products over its rows. Results go back to the order of the tokens before they are summed: a token's result does not
+depend on what else is in the batch, nor on the order in which experts finish.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear, silu
+
+from engine.runner.models.decoder_config import ExpertsConfig
+from engine.runner.models.mlp import GatedMlp, mlp_shapes
+from engine.runner.weights.checkpoint import Checkpoint, Shapes
+
+_ROUTER, _CORRECTION = "gate.weight", "gate.e_score_correction_bias"
+_TINY = 1e-20
+
+
+def experts_shapes(prefix: str, config: ExpertsConfig, hidden_size: int) -> Shapes:
+    """The tensors of a layer of experts, by name."""
+    shapes: dict[str, tuple[int, ...]] = {f"{prefix}{_ROUTER}": (config.count, hidden_size)}
+    if config.corrected:
+        shapes[f"{prefix}{_CORRECTION}"] = (config.count,)
+    for index in range(config.count):
+        shapes |= mlp_shapes(f"{prefix}experts.{index}.", hidden_size, config.intermediate_size, bias=False)
+    if config.shared_size:
+        shapes |= mlp_shapes(f"{prefix}shared_experts.", hidden_size, config.shared_size, bias=False)
+    return shapes
+
+
+class Experts:
+    """A layer of experts, with its weights."""
+
+    def __init__(self, config: ExpertsConfig, checkpoint: Checkpoint, prefix: str) -> None:
+        experts = [f"{prefix}experts.{index}." for index in range(config.count)]
+        self._router = Router(config, checkpoint, prefix)
+        self._gate_up = checkpoint.take_stack([[f"{e}gate_proj.weight", f"{e}up_proj.weight"] for e in experts])
+        self._down = checkpoint.take_stack([[f"{e}down_proj.weight"] for e in experts])  # [E, H, I]
+        self._shared = GatedMlp(checkpoint, f"{prefix}shared_experts.") if config.shared_size else None
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """residual + experts(x), all `[T, H]`."""
+        weights, chosen = self._router.choose(x)  # [T, K]
+        order = chosen.flatten().argsort(stable=True)  # assignments, by expert
+        counts = chosen.flatten().bincount(minlength=len(self._gate_up)).tolist()
+        results = torch.empty((len(order), x.shape[1]), dtype=x.dtype, device=x.device)
+        results[order] = self._computed(x.index_select(0, order // chosen.shape[1]), counts)
+        mixed = (results.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
+        return (residual if self._shared is None else self._shared.forward(x, residual)) + mixed
+
+    def _computed(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """`rows` `[T * K, H]` lie by expert, `counts` of them for each; what the experts make of them."""
+        out = torch.empty_like(rows)
+        begin = 0
+        for expert, count in enumerate(counts):
+            if count:
+                gate, up = linear(rows[begin : begin + count], self._gate_up[expert]).chunk(2, dim=-1)
+                torch.mm(silu(gate).mul_(up), self._down[expert].t(), out=out[begin : begin + count])
+                begin += count
+        return out
+
+
+class Router:
+    """Chooses the experts of each token and weighs them, in float32."""
+
+    def __init__(self, config: ExpertsConfig, checkpoint: Checkpoint, prefix: str) -> None:
+        self._config = config
+        self._weight = checkpoint.take_float(f"{prefix}{_ROUTER}").to(checkpoint.device)  # [E, H]
+        self._correction: torch.Tensor | None = None
+        if config.corrected:
+            self._correction = checkpoint.take_float(f"{prefix}{_CORRECTION}").to(checkpoint.device)
+
+    def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x `[T, H]` -> weights float32 `[T, K]` and experts int64 `[T, K]`."""
+        logits = linear(x.float(), self._weight)
+        scores = logits.sigmoid() if self._config.scoring == "sigmoid" else logits.softmax(dim=-1)  # [T, E]
+        preference = scores if self._correction is None else scores + self._correction
+        if self._config.groups > 1:
+            preference = self._within_groups(preference)
+        chosen = preference.topk(self._config.chosen, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if self._config.normalised:
+            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(_TINY)
+        return weights * self._config.scale, chosen
+
+    def _within_groups(self, preference: torch.Tensor) -> torch.Tensor:
+        """`preference` `[T, E]`, -inf outside the best groups."""
+        grouped = preference.view(len(preference), self._config.groups, -1)  # [T, G, E / G]
+        worth = grouped.topk(self._config.group_best, dim=-1).values.sum(dim=-1)
+        best = worth.topk(self._config.chosen_groups, dim=-1).indices
+        hidden = torch.ones_like(worth, dtype=torch.bool).scatter_(1, best, False)
+        return grouped.masked_fill(hidden.unsqueeze(-1), -torch.inf).flatten(1)
