@@ -70,17 +70,18 @@ class Choices:
                 raise arrived
 
     async def _read(self, index: int) -> None:
+        """Queue the chunks of one choice, then a failure if there was one, then None: whatever happens."""
         chunks = self._backend.infer(self._requests[index])
         try:
             async for chunk in chunks:
                 self._arrived.put_nowait((index, chunk))
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             self._arrived.put_nowait((index, error))
         finally:
-            await run_to_completion(chunks.aclose())
-            self._arrived.put_nowait((index, None))
+            try:
+                await run_to_completion(chunks.aclose())
+            finally:
+                self._arrived.put_nowait((index, None))
 
     async def _ended(self) -> None:
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
