@@ -51,7 +51,7 @@ async def test_every_choice_runs_to_its_finish() -> None:
 
 
 async def test_stopping_one_choice_leaves_the_others_running() -> None:
-    backend = await started()
+    backend = await started(step_s=0.02)
     ends: set[int] = set()
     async with Choices(backend, choice_requests(request(40), 2)) as choices:
         async for index, chunk in choices:
