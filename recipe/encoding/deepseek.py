@@ -1,10 +1,10 @@
 """What the two DeepSeek encodings have in common: markup in given spellings, and the way from a prompt to token IDs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
-from recipe.conversation import Conversation
+from recipe.conversation import Conversation, ReasoningEffort
 from recipe.encoding.dsml import Dialect, Dsml
 from recipe.encoding.grounding import Grounding
 from recipe.encoding.prompt_tokenizer import unpacked
@@ -105,6 +105,8 @@ class DeepseekEncoding(ABC):
 
     __slots__ = ("_markup", "_tokenizer")
     dialect: ClassVar[Dialect]
+    efforts: ClassVar[Mapping[ReasoningEffort | None, str]]
+    """What stands before everything else in thinking mode."""
 
     def __init__(self) -> None:
         self._markup = Markup(self.dialect, SpecialTokens())
@@ -153,7 +155,8 @@ class DeepseekEncoding(ABC):
 
     def constant_texts(self) -> set[str]:
         """The ordinary stretches that this encoding writes whatever the conversation."""
-        return self._markup.dsml.constant_texts() | self._markup.tool_block.constant_texts()
+        efforts = set(self.efforts.values())
+        return efforts | self._markup.dsml.constant_texts() | self._markup.tool_block.constant_texts()
 
     def _with(self, markup: Markup, tokenizer: Tokenizer | None) -> Self:
         encoding = type(self).__new__(type(self))

@@ -8,6 +8,7 @@ order of their ids.
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 
+from recipe.conversation import ReasoningEffort
 from recipe.encoding.deepseek import SCHEMA_INTRODUCTION, DeepseekEncoding, Rendering
 from recipe.encoding.dsml import V4_DIALECT
 from recipe.message import Message, UserMessage
@@ -29,7 +30,13 @@ Do not stop reasoning until you have independently verified the solution from mu
 assumption remains unchecked and no error remains undiscovered.
 
 """
-_EFFORT_OF_LEVEL = {"low": "", "high": _HIGH_EFFORT, "xhigh": _HIGH_EFFORT, None: _HIGH_EFFORT, "max": _MAX_EFFORT}
+_EFFORT_OF_LEVEL: dict[ReasoningEffort | None, str] = {
+    "low": "",
+    "high": _HIGH_EFFORT,
+    "xhigh": _HIGH_EFFORT,
+    None: _HIGH_EFFORT,
+    "max": _MAX_EFFORT,
+}
 _CALL_ID = attrgetter("id")
 _JSON_OBJECT_FORMAT = (
     "You are a helpful assistant designed to output JSON.\n## Response Format:\n\nReply with JSON object ONLY."
@@ -41,6 +48,7 @@ class DeepseekV4Encoding(DeepseekEncoding):
 
     __slots__ = ()
     dialect = V4_DIALECT
+    efforts = _EFFORT_OF_LEVEL
 
     def _begin(self, rendering: Rendering) -> list[Message]:
         messages = rendering.conversation.messages

@@ -7,15 +7,18 @@ the results after a message with calls stand in the order of the calls.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from recipe.conversation import Conversation
+from recipe.conversation import Conversation, ReasoningEffort
 from recipe.encoding.deepseek import SCHEMA_INTRODUCTION, DeepseekEncoding, Rendering
 from recipe.encoding.dsml import V41_DIALECT
 from recipe.message import Message, SystemMessage, UserMessage
 
 _EFFORT = "Reasoning Effort: {} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
-_EFFORT_OF_LEVEL = {
-    level: _EFFORT.format(number)
-    for level, number in {"low": 50, "high": 75, "xhigh": 75, None: 75, "max": 100}.items()
+_EFFORT_OF_LEVEL: dict[ReasoningEffort | None, str] = {
+    "low": _EFFORT.format(50),
+    "high": _EFFORT.format(75),
+    "xhigh": _EFFORT.format(75),
+    None: _EFFORT.format(75),
+    "max": _EFFORT.format(100),
 }
 _JSON_OBJECT_SCHEMA = {"type": "json_object"}
 
@@ -25,6 +28,7 @@ class DeepseekV41Encoding(DeepseekEncoding):
 
     __slots__ = ()
     dialect = V41_DIALECT
+    efforts = _EFFORT_OF_LEVEL
 
     def _begin(self, rendering: Rendering) -> list[Message]:
         messages = _with_head(_normal_form(rendering.conversation.messages), rendering)

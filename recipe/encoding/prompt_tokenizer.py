@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 import tokenizers
 
 from recipe.argument import quoted
-from recipe.encoding.line_cuts import PART_LENGTH, allows_cuts, parts
+from recipe.encoding.exact_cuts import PART_LENGTH, allows_cuts, parts
 from recipe.encoding.stretch_context import StretchContext
 from recipe.encoding.token_cache import TokenCache
 from recipe.prompt import Prompt

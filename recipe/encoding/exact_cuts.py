@@ -1,9 +1,10 @@
 """Places at which a long text may be cut so that its parts encode to exactly the IDs of the whole.
 
-A newline between two visible characters (the second no slash) ends a word for every pre-tokenizer of the GPT family:
-no branch of their patterns reaches over it, and what stands before is split the same whether or not something follows.
-That is read off the pattern, branch by branch; a tokenizer with a branch that is not known here gets no cuts. Cuts
-depend on the text before them alone, so a text that grows keeps its old parts.
+For every pre-tokenizer of the GPT family a word ends after a newline between two visible characters (the second no
+slash), and before a single space between a visible character and a letter: no branch of their patterns reaches over
+these places, and what stands before is split the same whether or not something follows. That is read off the pattern,
+branch by branch; a tokenizer with a branch that is not known here gets no cuts. Cuts depend on the text before them
+alone, so a text that grows keeps its old parts. Besides, short texts are encoded faster than long ones.
 """
 
 import json
@@ -16,10 +17,10 @@ import tokenizers
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
-PART_LENGTH = 4096
+PART_LENGTH = 2048
 """Texts up to this length, in characters, stay whole."""
 
-_CUT = re.compile(r"\n(?<=\S\n)(?=[^\s/])")
+_CUT = re.compile(r"\n(?<=\S\n)(?=[^\s/])|(?<=\S)(?= [^\W\d_])")
 _BRANCHES = frozenset(
     (
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""",
@@ -56,7 +57,7 @@ def allows_cuts(tokenizer: tokenizers.Tokenizer) -> bool:
 
 
 def parts(text: str) -> Iterator[str]:
-    """Yield `text` in parts of about 4,096 characters or more, as its lines allow."""
+    """Yield `text` in parts of about 2,048 characters or more, as its lines allow."""
     start = 0
     while len(text) - start > PART_LENGTH and (cut := _CUT.search(text, start + PART_LENGTH)):
         yield text[start : cut.end()]
