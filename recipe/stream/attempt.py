@@ -12,15 +12,15 @@ MAX_TEXT_CHARS = 256
 
 
 class Attempt:
-    """What has come since the output could be markup. `give_up` enters the stage in which it is read again.
+    """What has come since the output could be markup. `fallback` enters the stage in which it is read again.
 
     `opening` is the marker that it began with, which stays text then. `text` is what came since the last marker.
     """
 
-    __slots__ = ("give_up", "is_over", "opening", "segments", "text")
+    __slots__ = ("fallback", "is_over", "opening", "segments", "text")
 
-    def __init__(self, give_up: Callable[[], None]) -> None:
-        self.give_up = give_up
+    def __init__(self, fallback: Callable[[], None]) -> None:
+        self.fallback = fallback
         self.opening: list[Piece] = []
         self.segments: list[Segment] = []
         self.text = ""

@@ -174,14 +174,14 @@ class OutputParser:
         self._scanner, self._find_start = scanner, scanner.find_start
 
     def attempt(
-        self, stage: Stage, scanner: Scanner | None = None, *, give_up: Callable[[], None] | None = None
+        self, stage: Stage, scanner: Scanner | None = None, *, fallback: Callable[[], None] | None = None
     ) -> None:
         """Enter a stage of what may be no markup; within an attempt, go on with that.
 
         It ends with `begin_call`, `settle` or `give_up`; after the last all of it is read again, by default as text.
         """
         if self._attempt is None:
-            self._attempt = Attempt(give_up or self.resume_text)
+            self._attempt = Attempt(fallback or self.resume_text)
         self.enter(stage, scanner)
 
     def give_up(self) -> None:
@@ -193,7 +193,7 @@ class OutputParser:
         for text, logprobs in attempt.opening:
             self._pending.add(text, logprobs)
         self._replayed.extendleft(reversed(attempt.segments))
-        attempt.give_up()
+        attempt.fallback()
 
     def settle(self) -> None:
         """What was attempted, if anything, is markup: nothing of it is text. The output behind it begins as it is."""
@@ -226,7 +226,7 @@ class OutputParser:
         elif reasoning_start is None or options.thinking_initial_stage not in _NEW_OUTPUT:
             begin()
         else:
-            self.attempt(Stage.OPENING, LeadingMarker(reasoning_start), give_up=begin)
+            self.attempt(Stage.OPENING, LeadingMarker(reasoning_start), fallback=begin)
 
     def _begin_text(self) -> None:
         self.enter(self._text_stage)

@@ -170,11 +170,12 @@ class StreamProcessor(Generic[ChunkT]):
             self._complete(FinishReason("stop", self._parser.stop_sequence))
 
     def _end(self, kind: FinishKind) -> None:
-        """No more input: what is held is text."""
+        """No more input: what is held is text, in which a stop string may turn up."""
         if self._state is _State.UNOPENED:
             self._open(self._prompt)
         self._parser.end()
-        self._complete(FinishReason(kind))
+        stop_sequence = self._parser.stop_sequence
+        self._complete(FinishReason(kind) if stop_sequence is None else FinishReason("stop", stop_sequence))
 
     def _complete(self, reason: FinishReason) -> None:
         self._state = _State.FINISHED

@@ -250,3 +250,11 @@ def test_the_identifier_of_a_call_and_of_its_result_stay_the_same() -> None:
 @pytest.mark.parametrize(("family", "tools"), [("qwen", "hermes"), ("llama", "llama3"), ("mistral", "mistral")])
 def test_a_template_alone_tells_how_calls_are_written(family: str, tools: ToolMarkup) -> None:
     assert detect_markup(TEMPLATES[family], set()).tools == tools
+
+
+def test_a_stop_string_that_turns_up_at_the_end_of_the_output_is_reported() -> None:
+    body = {"max_tokens": 99, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["STOP"]}
+    body["tools"] = [{"name": "get_weather", "input_schema": CITY}]
+    response = answered("llama", prepared("llama", body, "messages"), '{"name": "a STOP', "messages")
+    assert (response["stop_reason"], response["stop_sequence"]) == ("stop_sequence", "STOP")
+    assert response["content"][-1]["text"] == '{"name": "a '
