@@ -40,19 +40,18 @@ from recipe.request import OutputConstraint  # noqa: E402
 from recipe.stream.inference import InferenceFinishReason  # noqa: E402
 
 SCHEMAS = ROOT / "tests" / "engine" / "grammar" / "schemas.jsonl.gz"
-ENDLESS = {
-    "type": "array",
-    "minItems": 1000,
-    "items": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 30},
-            "age": {"type": "integer"},
-            "ok": {"type": "boolean"},
-        },
-        "required": ["name", "age", "ok"],
-        "additionalProperties": False,
-    },
+
+
+def endless(name: dict[str, Any]) -> OutputConstraint:
+    """People without end, whose names have the schema `name`."""
+    properties = {"name": name, "age": {"type": "integer"}, "ok": {"type": "boolean"}}
+    person = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return OutputConstraint("json", json.dumps({"type": "array", "minItems": 1000, "items": person}))
+
+
+MEASURED = {
+    "strings": endless({"type": "string"}),
+    "strings of bounded length": endless({"type": "string", "maxLength": 30}),
 }
 PATTERNS = [r"[A-Z]{3}-[0-9]{4}", r"(yes|no), because [a-z ]{5,40}\.", r"\d{4}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01])"]
 TOOL = {
@@ -265,13 +264,14 @@ def measure(model: Model, rounds: int, num_tokens: int) -> None:
     times = compile_times_ms(model.vocabulary)
     shown = ", ".join(f"{name} {times[int(len(times) * part)]:.2f}" for name, part in (("p50", 0.5), ("p99", 0.99)))
     print(f"compile ms over {len(times)} schemas: {shown}, max {times[-1]:.2f}")
-    endless = OutputConstraint("json", json.dumps(ENDLESS))
-    free, bound = [], []
+    steps: dict[str, list[float]] = {"free": [], **{name: [] for name in MEASURED}}
     for _ in range(rounds):
-        free += step_times_ms(model, None, 8, num_tokens)
-        bound += step_times_ms(model, endless, 8, num_tokens)
-    ratio = median(bound) / median(free)
-    print(f"step ms, batch of 8: free p50 {median(free):.2f}, constrained p50 {median(bound):.2f}: {ratio - 1:+.1%}")
+        for name, times in steps.items():
+            times += step_times_ms(model, MEASURED.get(name), 8, num_tokens)
+    free = median(steps.pop("free"))
+    print(f"step ms, batch of 8: free p50 {free:.2f}")
+    for name, times in steps.items():
+        print(f"  constrained to JSON with {name} p50 {median(times):.2f}: {median(times) / free - 1:+.1%}")
 
 
 def main() -> int:

@@ -17,14 +17,20 @@ STOPS = frozenset([2])
 VOCAB_SIZE = 49152
 
 
-def test_rows_without_a_grammar_are_all_ones_and_the_others_their_matchers_own(smollm2: Vocabulary) -> None:
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_rows_without_a_grammar_are_all_ones_and_the_others_their_matchers_own(
+    smollm2: Vocabulary, num_threads: int
+) -> None:
+    filler = BitmaskFiller(VOCAB_SIZE)
+    filler._num_threads = num_threads
     first = compiled(smollm2, "json").new_matcher(STOPS)
     second = compiled(smollm2, "regex", "[a-z]+").new_matcher(STOPS)
     free = compiled(smollm2, "json", begins_after="</think>").new_matcher(STOPS)
-    rows = BitmaskFiller(VOCAB_SIZE).fill([None, first, None, second, free])
-    assert rows.dtype == np.int32 and rows.shape == (5, 1536)
+    more = [compiled(smollm2, "json").new_matcher(STOPS) for _ in range(4)]
+    rows = filler.fill([None, first, None, second, free, *more])
+    assert rows.dtype == np.int32 and rows.shape == (9, 1536)
     assert (rows[0] == -1).all() and (rows[2] == -1).all()
-    for row, matcher in ((1, first), (3, second), (4, free)):
+    for row, matcher in ((1, first), (3, second), (4, free), *enumerate(more, 5)):
         bits = np.unpackbits(rows[row].view(np.uint8), bitorder="little")
         assert (bits == mask_of(matcher)).all()
     assert not rows[1].all() and np.count_nonzero(rows[1]) < 1000
