@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from types import TracebackType
 
 from engine.entrypoints.auth import ApiKey
@@ -33,12 +33,12 @@ class AdmissionLimits:
     max_requests_per_key: int = 0
 
 
-class Place(Enum):
+class Place(IntEnum):
     """Where a permit is counted."""
 
-    PREPARING = "preparing"
-    QUEUED = "queued"
-    RUNNING = "running"
+    PREPARING = 0
+    QUEUED = 1
+    RUNNING = 2
 
 
 class ServiceRate:
@@ -115,17 +115,22 @@ class Admission:
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self.limits = limits
-        self.counts = dict.fromkeys(Place, 0)
+        self.counts = [0] * len(Place)
         self.queued_tokens = 0
         self.rejections: Counter[str] = Counter()
-        self._rates = {place: ServiceRate() for place in Place}
+        self._rates = [ServiceRate() for _ in Place]
         self._keys: dict[str, _KeyUsage] = {}
         self._is_closed = False
 
     @property
     def num_open(self) -> int:
         """Permits that are held."""
-        return sum(self.counts.values())
+        return sum(self.counts)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether everything is refused, as the server shuts down."""
+        return self._is_closed
 
     def close(self) -> None:
         """Refuse everything from now on; what was admitted goes on."""

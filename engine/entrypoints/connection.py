@@ -15,9 +15,10 @@ from typing import Any
 from aiohttp import web
 
 from engine.entrypoints.errors import ApiError
+from engine.entrypoints.json_response import JSON_TYPE, JsonResponse
 
 _FOREVER_S = 1e8
-ErrorResponder = Callable[[int, BaseException | None], web.Response]
+ErrorResponder = Callable[[int, BaseException | None], JsonResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Connection(web.RequestHandler):
         elif self._headers_due is None and self._waiter is not None:
             self._expect_headers()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused:  # aiohttp asks for it with every body, paused or not
+            super().resume_reading(resume_parser)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_expecting()
         super().connection_lost(exc)
@@ -88,7 +93,6 @@ class Connection(web.RequestHandler):
             return  # a request is being served
         limit_s = self._limits.headers_timeout_s
         response = self._respond(408, ApiError(408, f"no request came within {limit_s:g} s", code="headers_timeout"))
-        body = response.body if isinstance(response.body, bytes) else b""
-        head = f"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        head = f"HTTP/1.1 408 Request Timeout\r\nContent-Type: {JSON_TYPE}\r\nContent-Length: {len(response.body)}\r\n"
+        self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + response.body)
         self.force_close()

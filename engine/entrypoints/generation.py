@@ -1,6 +1,6 @@
 """One handler for the three protocols, from the headers of a request to the last byte of its answer.
 
-    admit ─► read body ─► prepare ─► compile ─► submit ─► infer ─► deliver          phases of the request's lifeline
+    admit ─► read body ─► prepare ─► images ─► compile ─► submit ─► infer ─► deliver     phases of the lifeline
 
 Whatever ends a generation — the last token, a stop string, a failure, a time limit, a client that left — the backend
 stream is closed to its end, then the processor, then the permit is given back.
@@ -9,10 +9,9 @@ stream is closed to its end, then the processor, then the permit is given back.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +22,20 @@ from engine.core.sampling_params import SamplingParams
 from engine.entrypoints.admission import Admission, Permit
 from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.auth import ApiKey
+from engine.entrypoints.choices import Choices, choice_requests
 from engine.entrypoints.cleanup import run_to_completion
 from engine.entrypoints.errors import ApiError, as_api_error
 from engine.entrypoints.http_request import HttpRequest
 from engine.entrypoints.http_server import read_body
+from engine.entrypoints.ids import new_seed
+from engine.entrypoints.image_stage import ImageStage
 from engine.entrypoints.lifeline import Clock, Lifeline, Phase
 from engine.entrypoints.preparation import PreparationPool
 from engine.entrypoints.protocols import StreamSoFar, WireProtocol
 from engine.entrypoints.sinks import Sink, SseSink, WholeSink
 from engine.entrypoints.telemetry import RequestTrace, Telemetry
 from recipe.encoding.tokenizer import Tokenizer
+from recipe.image import ImageInfo
 from recipe.prepare import PreparedRequest, RejectedRequest, prepare
 from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
@@ -71,6 +74,7 @@ class GenerationHandler:
         max_body_bytes: int,
         default_seed: int | None,
         isolates_keys: bool = False,
+        images: ImageStage,
     ) -> None:
         self._backend = backend
         self._pool = pool
@@ -81,6 +85,7 @@ class GenerationHandler:
         self._max_body_bytes = max_body_bytes
         self._default_seed = default_seed
         self._isolates_keys = isolates_keys
+        self._images = images
 
     def route(self, protocol: WireProtocol) -> Callable[[HttpRequest, str], Any]:
         """The HTTP handler of `protocol`."""
@@ -118,11 +123,16 @@ class GenerationHandler:
         trace.body = await read_body(exchange.request, self._max_body_bytes)
         lifeline.enter(Phase.PREPARE)
         prepared = await self._prepare(exchange, trace.body)
+        images = await self._resolve_images(exchange, prepared)
         constraint = await self._compile(exchange, prepared)
         engine_request = self._engine_request(exchange, prepared, constraint)
+        engine_request.images = images
         exchange.sink = self._sink(exchange, prepared)
-        permit.submit(len(engine_request.prompt_token_ids))
+        number = prepared.inference_options.n
+        permit.submit(len(engine_request.prompt_token_ids) * number)
         lifeline.enter(Phase.QUEUE)
+        if number > 1:
+            return await self._generate_choices(exchange, prepared, choice_requests(engine_request, number))
         return await self._generate(exchange, prepared, engine_request, exchange.sink)
 
     async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:
@@ -133,6 +143,15 @@ class GenerationHandler:
             raise ApiError(prepared.status, prepared.message)
         exchange.trace.stream = prepared.stream
         return prepared
+
+    async def _resolve_images(self, exchange: Exchange, prepared: PreparedRequest) -> Sequence[ImageInfo]:
+        """The images of the prompt; `prepared` gets the `max_tokens` that they leave."""
+        if not prepared.image_sources:
+            return ()
+        exchange.lifeline.enter(Phase.IMAGES)
+        resolved = await self._images.resolve(prepared)
+        prepared.max_tokens = resolved.max_tokens
+        return resolved.images
 
     async def _compile(self, exchange: Exchange, prepared: PreparedRequest) -> ConstraintHandle | None:
         constraint = prepared.inference_options.output_constraint
@@ -171,20 +190,54 @@ class GenerationHandler:
         """Run one generation into `sink`; its cleanup is awaited to the end even when cancelled twice."""
         processor: StreamProcessor[Any] = StreamProcessor(prepared.generator, prepared.parsing_options, self._tokenizer)
         chunks = self._backend.infer(engine_request)
+        is_exhausted = False
         try:
             async for chunk in chunks:
                 self._note(exchange, chunk)
                 sink.push(processor.push(chunk), chunk.prompt_usage)
-                if processor.finished:
-                    exchange.trace.outcome = "ok"
-                    return sink.finish()
+                if processor.finished and chunk.finish_reason is None:
+                    break  # a stop string: the engine would go on
                 if sink.is_congested:
-                    exchange.lifeline.enter(Phase.SEND)
-                    await sink.drain()
-                    exchange.lifeline.enter(Phase.DECODE)
-            raise EngineError("the engine's stream ended without a finish")
+                    await self._wait_for_reader(exchange, sink)
+            else:
+                is_exhausted = True
+            if not processor.finished:
+                raise EngineError("the engine's stream ended without a finish")
+            exchange.trace.outcome = "ok"
+            return sink.finish()
         finally:
-            await run_to_completion(self._clean_up(chunks, processor))
+            if is_exhausted:
+                processor.close()
+            else:
+                await run_to_completion(self._clean_up(chunks, processor))
+
+    @staticmethod
+    async def _wait_for_reader(exchange: Exchange, sink: Sink) -> None:
+        exchange.lifeline.enter(Phase.SEND)
+        await sink.drain()
+        exchange.lifeline.enter(Phase.DECODE)
+
+    async def _generate_choices(
+        self, exchange: Exchange, prepared: PreparedRequest, requests: list[EngineRequest]
+    ) -> web.StreamResponse:
+        """Run several generations of one prompt into one sink."""
+        sink, options = exchange.sink, prepared.parsing_options
+        if sink is None:
+            raise EngineError("there is nowhere to deliver to")
+        generators = prepared.generator.fan_out(len(requests))
+        processors = [StreamProcessor(generator, options, self._tokenizer) for generator in generators]
+        async with Choices(self._backend, requests) as choices:
+            async for index, chunk in choices:
+                self._note(exchange, chunk)
+                sink.push(processors[index].push(chunk), None)
+                if processors[index].finished and chunk.finish_reason is None:
+                    choices.stop(index)
+                if sink.is_congested:
+                    await self._wait_for_reader(exchange, sink)
+        if not all(processor.finished for processor in processors):
+            raise EngineError("the engine's stream ended without a finish")
+        exchange.trace.outcome = "ok"
+        return sink.finish()
 
     def _note(self, exchange: Exchange, chunk: InferenceChunk) -> None:
         """Take a chunk into the accounts: phase, times, tokens."""
@@ -222,10 +275,10 @@ def sampling_params(prepared: PreparedRequest, default_seed: int | None) -> Samp
     options = prepared.inference_options
     seed = options.seed if options.seed is not None else default_seed
     return SamplingParams(
-        max_tokens=prepared.max_tokens,
+        max_tokens=prepared.resolved_max_tokens,
         temperature=1.0 if options.temperature is None else options.temperature,
         top_p=1.0 if options.top_p is None else options.top_p,
-        seed=secrets.randbits(63) if seed is None else seed,
+        seed=new_seed() if seed is None else seed,
         logprobs=(options.top_logprobs or 0) if options.logprobs else None,
         top_k=options.top_k,
         min_p=options.min_p,

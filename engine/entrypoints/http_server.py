@@ -7,7 +7,6 @@ envelope of the route's protocol. A client that disconnects cancels its handler.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -21,11 +20,12 @@ from engine.entrypoints.connection import Connection, ConnectionLimits
 from engine.entrypoints.cors import Cors
 from engine.entrypoints.errors import ApiError, Envelope, as_api_error, openai_envelope, status_of
 from engine.entrypoints.http_request import HttpRequest
+from engine.entrypoints.ids import new_hex
+from engine.entrypoints.json_response import JsonResponse
 
 Handler = Callable[[Any, str], Awaitable[web.StreamResponse]]
 """Takes an `HttpRequest` and its ID."""
 
-JSON_TYPE = "application/json"
 MAX_REQUEST_ID_CHARS = 128
 
 
@@ -92,7 +92,7 @@ class HttpServer:
 
     def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> HttpRequest:
         loop = asyncio.get_running_loop()
-        return HttpRequest(message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes)
+        return HttpRequest(message, payload, protocol, writer, task, loop)
 
     async def handle(self, request: HttpRequest) -> web.StreamResponse:
         request_id = request_id_of(request)
@@ -144,7 +144,7 @@ class _Server(web.Server):
         return Connection(self, self._limits, _malformed_response, loop=asyncio.get_running_loop(), **self._kwargs)
 
 
-def _malformed_response(status: int, error: BaseException | None) -> web.Response:
+def _malformed_response(status: int, error: BaseException | None) -> JsonResponse:
     """What is answered to bytes that were no request, or that kept us waiting."""
     if isinstance(error, HttpProcessingError):
         told = ApiError(400, "malformed HTTP request")
@@ -160,10 +160,10 @@ def request_id_of(request: web.BaseRequest) -> str:
     given = request.headers.get("x-request-id", "")
     if given and len(given) <= MAX_REQUEST_ID_CHARS and given.isascii() and given.isprintable():
         return given
-    return "req_" + secrets.token_hex(12)
+    return "req_" + new_hex(12)
 
 
-def error_response(error: ApiError, envelope: Envelope, request_id: str) -> web.Response:
+def error_response(error: ApiError, envelope: Envelope, request_id: str) -> JsonResponse:
     """`error` as a response."""
     headers = {}
     if error.retry_after_s is not None:
@@ -176,11 +176,9 @@ def error_response(error: ApiError, envelope: Envelope, request_id: str) -> web.
 
 def json_response(
     body: bytes | str, request_id: str, *, status: int = 200, headers: Mapping[str, str] | None = None
-) -> web.Response:
+) -> JsonResponse:
     """A JSON response with its request ID in the headers both SDKs read."""
-    data = body.encode() if isinstance(body, str) else body
-    all_headers = {"x-request-id": request_id, "request-id": request_id, **(headers or {})}
-    return web.Response(body=data, status=status, content_type=JSON_TYPE, headers=all_headers)
+    return JsonResponse(body.encode() if isinstance(body, str) else body, request_id, status, headers or {})
 
 
 async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float = 0.0) -> bytes:
@@ -191,13 +189,26 @@ async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float =
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
         if not timeout_s:
-            return await request.read()
+            return await _read_up_to(request, max_bytes)
         async with asyncio.timeout(timeout_s):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large(max_bytes) from None
+            return await _read_up_to(request, max_bytes)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {timeout_s:g} s", code="body_timeout") from None
+
+
+async def _read_up_to(request: web.BaseRequest, max_bytes: int) -> bytes:
+    """The body; most arrive in one piece, which is not copied."""
+    content = request.content
+    body = await content.readany()
+    if not content.at_eof():
+        pieces, size = [body], len(body)
+        while size <= max_bytes and (piece := await content.readany()):
+            pieces.append(piece)
+            size += len(piece)
+        body = b"".join(pieces)
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
+    return body
 
 
 def _too_large(max_bytes: int) -> ApiError:

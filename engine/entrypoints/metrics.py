@@ -103,7 +103,7 @@ class Metrics(Collector):
     def _gauges(self) -> Iterator[Metric]:
         places = GaugeMetricFamily("server_admitted_requests", "Requests under way, by place", labels=["place"])
         for place in Place:
-            places.add_metric([place.value], self._admission.counts[place])
+            places.add_metric([place.name.lower()], self._admission.counts[place])
         yield places
         stats = self._backend.stats()
         yield GaugeMetricFamily("server_queued_tokens", "Prompt tokens that wait", value=self._admission.queued_tokens)

@@ -1,7 +1,7 @@
-"""Preparation in worker processes: single-worker executors, each with at most one call in flight.
+"""Preparation in worker processes, each on its own with at most one batch of calls in flight.
 
-One executor with many workers breaks as a whole when one of them dies; so every worker has an executor of its
-own, and the queue is ours. Calls go to the worker their affinity names while it is not busier than the rest, so that
+A pool that shares its queue breaks as a whole when one process dies; so every worker has a connection of its own, and
+the queue is ours. Calls go to the worker their affinity names while it is not busier than the rest, so that
 it finds what it kept of the last turn. Calls waiting for one worker travel together in one round trip. A worker that
 dies or is overdue is killed and replaced alone: its call fails, and calls that merely travelled along are run again.
 """
@@ -11,22 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future as ExecutorFuture
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from recipe.prepare import CallOutcome, run_batch
+from engine.entrypoints.worker_process import WorkerProcess
+from recipe.prepare import CallOutcome
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 16
 """Calls in one round trip to a worker, at most."""
+
+MAX_BATCH_BYTES = 1 << 15
+"""Bytes of arguments in one round trip of several calls: those in it wait for each other."""
 
 RESTART_DELAY_S = 1.0
 """Pause before a worker that failed to start is started again."""
@@ -54,114 +53,116 @@ class PoolClosedError(PreparationError):
 class _Call:
     """One call waiting for a worker, or on its way. `alone` keeps it from travelling with others."""
 
-    __slots__ = ("alone", "args", "function", "future")
+    __slots__ = ("alone", "args", "function", "future", "num_bytes")
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
         self.function = function
         self.args = args
         self.future = future
         self.alone = False
+        self.num_bytes = sum(len(argument) for argument in args if type(argument) is bytes)
 
 
 class _Worker:
-    """One process with its executor, its waiting calls and the batch in flight."""
+    """One process with its waiting calls and the batch in flight."""
 
     def __init__(self, pool: PreparationPool) -> None:
         self.pool = pool
         self.waiting: deque[_Call] = deque()
         self.in_flight: list[_Call] = []
-        self.ready = False
+        self.started: asyncio.Future[str | None] = pool.loop.create_future()  # None, or why it did not
         self.overdue: asyncio.TimerHandle | None = None
         self.was_overdue = False
         self.closing = False
-        self.pid: int | None = None
-        self.executor = pool.make_executor()
+        self.is_dispatch_due = False
+        self.process = WorkerProcess(self.on_reply, self.on_lost)
+
+    @property
+    def ready(self) -> bool:
+        return self.started.done() and self.started.result() is None and not self.closing
 
     @property
     def load(self) -> int:
         return len(self.waiting) + len(self.in_flight) + (0 if self.ready else MAX_AFFINITY_BACKLOG)
 
+    def add(self, call: _Call) -> None:
+        """Queue a call. It is sent with the others that came in the same turn of the event loop."""
+        self.waiting.append(call)
+        if not self.is_dispatch_due and not self.in_flight:
+            self.is_dispatch_due = True
+            self.pool.loop.call_soon(self.dispatch)
+
     def dispatch(self) -> None:
         """Send the next batch, if the worker is free and something waits."""
-        if self.in_flight or not self.ready or self.closing:
+        self.is_dispatch_due = False
+        if self.in_flight or not self.waiting or not self.ready:
             return
-        batch = self.take_batch()
-        if not batch:
+        self.in_flight = self.take_batch()
+        if not self.in_flight:
             return
-        self.in_flight = batch
         if self.pool.timeout_s:
             self.overdue = self.pool.loop.call_later(self.pool.timeout_s, self.kill_overdue)
-        try:
-            flight = self.executor.submit(run_batch, [(call.function, call.args) for call in batch])
-        except BrokenProcessPool as error:
-            self.finish_broken(error)
-            return
-        flight.add_done_callback(self.post_landing)
+        self.process.send([(call.function, call.args) for call in self.in_flight])
 
     def take_batch(self) -> list[_Call]:
         batch: list[_Call] = []
+        size = 0
         while self.waiting and len(batch) < MAX_BATCH:
             call = self.waiting[0]
             if call.future.done():  # its client went away
                 self.waiting.popleft()
                 continue
-            if call.alone and batch:
+            size += call.num_bytes
+            if batch and (call.alone or size > MAX_BATCH_BYTES):
                 break
             batch.append(self.waiting.popleft())
             if call.alone:
                 break
         return batch
 
-    def post_landing(self, flight: ExecutorFuture[list[CallOutcome]]) -> None:
-        """Runs in the executor's thread."""
-        try:
-            self.pool.loop.call_soon_threadsafe(self.land, flight)
-        except RuntimeError:  # the loop has closed: nobody waits any more
-            logger.debug("a preparation finished after the loop had closed")
-
-    def land(self, flight: ExecutorFuture[list[CallOutcome]]) -> None:
-        if self.overdue is not None:
-            self.overdue.cancel()
-            self.overdue = None
-        if flight.cancelled() or flight.exception() is not None:
-            self.finish_broken(None if flight.cancelled() else flight.exception())
+    def on_reply(self, outcomes: list[CallOutcome]) -> None:
+        """The process says that it is ready, or what a batch came to."""
+        if not self.started.done():
+            self.started.set_result(outcomes[0].fault)
             return
+        self.rest()
         batch, self.in_flight = self.in_flight, []
-        for call, outcome in zip(batch, flight.result(), strict=True):
+        for call, outcome in zip(batch, outcomes, strict=True):
             outcome.settle(call.future)
         self.dispatch()
         self.pool.rebalance(self)
 
-    def finish_broken(self, error: BaseException | None) -> None:
+    def on_lost(self) -> None:
         """The process is gone: fail its call, queue again what only travelled along, and start another."""
+        self.rest()
+        if not self.started.done():
+            self.started.set_result("it died")
         batch, self.in_flight = self.in_flight, []
         if len(batch) == 1:
-            self.fail(batch[0], error)
+            self.fail(batch[0])
         else:
             for call in reversed(batch):
                 call.alone = True
                 self.waiting.appendleft(call)
-        if not self.closing:
+        if not self.closing and self.started.result() is None:
             self.pool.replace(self)
 
-    def fail(self, call: _Call, error: BaseException | None) -> None:
+    def rest(self) -> None:
+        if self.overdue is not None:
+            self.overdue.cancel()
+            self.overdue = None
+
+    def fail(self, call: _Call) -> None:
         if call.future.done():
             return
         if self.was_overdue:
             call.future.set_exception(PreparationTimeoutError(f"preparation took longer than {self.pool.timeout_s} s"))
         else:
-            call.future.set_exception(WorkerDiedError(f"the preparation worker died: {error}"))
+            call.future.set_exception(WorkerDiedError("the preparation worker died"))
 
     def kill_overdue(self) -> None:
         self.was_overdue = True
-        self.kill()
-
-    def kill(self) -> None:
-        if self.pid is not None:
-            try:
-                os.kill(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                logger.debug("worker %d was gone already", self.pid)
+        self.process.kill()
 
 
 class PreparationPool:
@@ -185,13 +186,10 @@ class PreparationPool:
         self._context = multiprocessing.get_context("spawn")
         self._closed = False
         self._was_ready = False
-        self._starts: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._workers = [_Worker(self) for _ in range(num_workers)]
         for worker in self._workers:
             self._begin(worker)
-
-    def make_executor(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, self._context, self._initializer, self._initargs)
 
     @property
     def depth(self) -> int:
@@ -200,11 +198,11 @@ class PreparationPool:
 
     @property
     def pids(self) -> list[int]:
-        return [worker.pid for worker in self._workers if worker.pid is not None]
+        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
     async def ready(self) -> None:
         """Wait until every worker has run its initializer; raises `WorkerDiedError` when one cannot."""
-        await asyncio.gather(*self._starts)
+        await asyncio.gather(*self._tasks)
 
     async def run(self, function: Callable[..., Any], *args: Any, affinity: int | None = None) -> Any:
         """Run a top-level `function` in a worker and return its result, or raise what it raised.
@@ -214,9 +212,7 @@ class PreparationPool:
         if self._closed:
             raise PoolClosedError("the server is shutting down")
         call = _Call(function, args, self.loop.create_future())
-        worker = self._choose(affinity)
-        worker.waiting.append(call)
-        worker.dispatch()
+        self._choose(affinity).add(call)
         return await call.future
 
     def _choose(self, affinity: int | None) -> _Worker:
@@ -238,36 +234,36 @@ class PreparationPool:
     def replace(self, dead: _Worker) -> None:
         """Put a fresh worker in the place of a dead one; it inherits the calls that wait."""
         dead.closing = True
-        dead.executor.shutdown(wait=False, cancel_futures=True)
         if self._closed:
             return
-        logger.warning("preparation worker %s is gone; starting another", dead.pid)
+        logger.warning("preparation worker %s is gone; starting another", dead.process.pid)
         fresh = _Worker(self)
         fresh.waiting = dead.waiting
         self._workers[self._workers.index(dead)] = fresh
+        self._keep(self.loop.create_task(dead.process.reap()))
         self._begin(fresh)
 
     def _begin(self, worker: _Worker) -> None:
-        task = self.loop.create_task(self._bring_up(worker))
-        self._starts.add(task)
-        task.add_done_callback(self._starts.discard)
+        self._keep(self.loop.create_task(self._bring_up(worker)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _bring_up(self, worker: _Worker) -> None:
         started = time.monotonic()
-        try:
-            worker.pid = await asyncio.wrap_future(worker.executor.submit(os.getpid))
-        except BrokenProcessPool as error:
-            self._fail_start(worker, error)
+        await worker.process.start(self._context, self._initializer, self._initargs)
+        if (fault := await worker.started) is not None:
+            self._fail_start(worker, fault)
             return
-        worker.ready = True
         self._was_ready = True
-        logger.debug("preparation worker %d ready after %.2f s", worker.pid, time.monotonic() - started)
+        logger.debug("preparation worker %d ready after %.2f s", worker.process.pid, time.monotonic() - started)
         worker.dispatch()
         self.rebalance(worker)
 
-    def _fail_start(self, worker: _Worker, error: BaseException) -> None:
+    def _fail_start(self, worker: _Worker, fault: str) -> None:
         """A worker that cannot even start fails its waiting calls; in a running pool it is tried again later."""
-        failure = WorkerDiedError(f"a preparation worker could not start: {error}")
+        failure = WorkerDiedError(f"a preparation worker could not start: {fault.strip().splitlines()[-1]}")
         while worker.waiting:
             call = worker.waiting.popleft()
             if not call.future.done():
@@ -288,7 +284,6 @@ class PreparationPool:
                 if not call.future.done():
                     call.future.set_exception(PoolClosedError("the server is shutting down"))
             worker.waiting.clear()
-            worker.kill()
-        await asyncio.gather(*self._starts, return_exceptions=True)
-        shutdowns = [asyncio.to_thread(worker.executor.shutdown, True) for worker in self._workers]
-        await asyncio.gather(*shutdowns)
+            worker.process.kill()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.process.reap() for worker in self._workers))

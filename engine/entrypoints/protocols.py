@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import msgspec
 
 from engine.entrypoints.errors import ApiError, Envelope, anthropic_envelope, openai_envelope
+from engine.entrypoints.ids import new_hex
 from recipe.protocol.chat_completions.response import ChatCompletionResponse
+from recipe.protocol.completions.response import CompletionResponse
 from recipe.protocol.messages.response import MessagesResponse
 from recipe.protocol.responses.response import ResponsesResponse
 from recipe.stream.sse import sse_frame
@@ -45,7 +46,7 @@ class WireProtocol:
 
     def new_id(self) -> str:
         """A fresh response ID."""
-        return self.id_prefix + secrets.token_hex(16)
+        return self.id_prefix + new_hex(16)
 
     def done_frame(self) -> bytes:
         """What ends a complete stream; empty where the protocol says nothing."""
@@ -80,5 +81,6 @@ _PING = sse_frame("ping", '{"type":"ping"}')
 CHAT_COMPLETIONS = WireProtocol(
     "chat_completions", "chatcmpl-", ChatCompletionResponse, openai_envelope, _chat_error_frame, _COMMENT
 )
+COMPLETIONS = WireProtocol("completions", "cmpl-", CompletionResponse, openai_envelope, _chat_error_frame, _COMMENT)
 RESPONSES = WireProtocol("responses", "resp_", ResponsesResponse, openai_envelope, _responses_error_frame, _COMMENT)
 MESSAGES = WireProtocol("messages", "msg_", MessagesResponse, anthropic_envelope, _messages_error_frame, _PING)

@@ -67,12 +67,15 @@ class SseSink:
     def push(self, events: list[Any], usage: PromptUsage | None) -> None:
         if not events:
             return
-        data = [event.to_json() for event in events]
-        if self._so_far.first is None:
-            self._so_far.first = data[0]
-        self._so_far.last = data[-1]
-        name = self._event_name
-        self._send(b"".join([sse_frame(name(event), text) for event, text in zip(events, data, strict=True)]))
+        so_far, name = self._so_far, self._event_name
+        frames = b""
+        for event in events:
+            so_far.last = event.to_json()
+            so_far.first = so_far.first or so_far.last
+            frames += sse_frame(name(event), so_far.last)
+        lifeline = self._trace.lifeline
+        lifeline.sent_at = lifeline.since
+        self._response.send(frames, lifeline.since)
 
     async def drain(self) -> None:
         await self._response.drain()
@@ -80,25 +83,19 @@ class SseSink:
     def keep_alive(self) -> None:
         """Say something that no client takes for an event, so that nobody on the way gives the connection up."""
         if not self.is_congested:
-            self._response.send(self._protocol.keep_alive_frame)
+            self._response.send(self._protocol.keep_alive_frame, self._trace.lifeline.sent_at)
 
     def finish(self) -> web.StreamResponse:
         timings = b": timings %b\n\n" % msgspec.json.encode(self._trace.timings()) if self._trace.shows_timings else b""
-        if (last := timings + self._protocol.done_frame()) or not self.started:
-            self._send(last)
+        self._response.end(timings + self._protocol.done_frame())
         return self._response
 
     def fail(self, error: ApiError) -> web.StreamResponse:
         if error.code == "slow_reader":
             self._response.cut()
             raise ConnectionResetError("the client reads too slowly")
-        self._send(self._protocol.error_frame(error, self._so_far))
+        self._response.end(self._protocol.error_frame(error, self._so_far))
         return self._response
-
-    def _send(self, frames: bytes) -> None:
-        lifeline = self._trace.lifeline
-        lifeline.sent_at = lifeline.since
-        self._response.send(frames)
 
 
 class WholeSink:
@@ -111,11 +108,13 @@ class WholeSink:
         self._trace = trace
         self._make = protocol.response
         self._identity = identity
-        self._folded = self._make(*identity, 0, 0)
+        self._folded: Any = None
 
     def push(self, events: list[Any], usage: PromptUsage | None) -> None:
         if usage is not None:
             self._folded = self._make(*self._identity, usage.prompt_tokens, usage.prompt_cache_hit_tokens)
+        elif self._folded is None:
+            self._folded = self._make(*self._identity, 0, 0)
         for event in events:
             self._folded.accumulate(event)
 

@@ -129,6 +129,7 @@ async def test_affinity_prefers_one_worker_without_starving_behind_it() -> None:
         homes = {await pool.run(os.getpid, affinity=7) for _ in range(6)}
         assert len(homes) == 1
         busy = [asyncio.ensure_future(pool.run(time.sleep, 0.5, affinity=7)) for _ in range(6)]
+        await asyncio.sleep(0.05)
         started = time.monotonic()
         assert await pool.run(double, 2, affinity=7) == 4
         assert time.monotonic() - started < 2.5
