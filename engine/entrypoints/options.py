@@ -93,6 +93,7 @@ class ServerOptions:
     host: str = option("127.0.0.1", "server", "address to listen on")
     port: int = option(7777, "server", "port to listen on")
     uds: str | None = option(None, "server", "Unix socket to listen on instead", metavar="PATH")
+    page: bool = option(True, "server", "the page at / to talk to the model and to look at the server")
     workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
     token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen, in MiB")
     backend: str = option("local", "server", "what computes tokens", choices=("local", "mock"))

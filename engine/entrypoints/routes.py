@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
 from engine.backend import Backend
 from engine.entrypoints.admission import Admission, AdmissionLimits
 from engine.entrypoints.auth import load_keys
+from engine.entrypoints.completions import CompletionHandler
 from engine.entrypoints.connection import ConnectionLimits
 from engine.entrypoints.cors import Cors
 from engine.entrypoints.count_routes import CountRoutes
@@ -21,9 +23,12 @@ from engine.entrypoints.image_stage import ImageStage, image_policy
 from engine.entrypoints.lifeline import Clock, Phase, TimeLimits
 from engine.entrypoints.metrics import CONTENT_TYPE, Metrics
 from engine.entrypoints.model_routes import ModelRoutes, ServedModel
+from engine.entrypoints.operation_routes import OperationRoutes
 from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.page_route import PageRoute
 from engine.entrypoints.preparation import PreparationPool
-from engine.entrypoints.protocols import CHAT_COMPLETIONS, MESSAGES, RESPONSES
+from engine.entrypoints.prompt_routes import PromptRoutes
+from engine.entrypoints.protocols import CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, RESPONSES
 from engine.entrypoints.telemetry import Telemetry
 from recipe.encoding.tokenizer import Tokenizer
 
@@ -69,30 +74,48 @@ def make_http_server(options: ServerOptions, served: Served, desk: Desk) -> Http
 
 def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: int) -> dict[tuple[str, str], Route]:
     created = int(time.time())
-    models = ModelRoutes([ServedModel(name, created, served.max_model_len) for name in served.names], served.backend)
-    generation = GenerationHandler(
-        served.backend,
-        served.pool,
-        served.tokenizer,
-        desk.admission,
-        desk.clock,
-        desk.telemetry,
-        max_body_bytes=max_body_bytes,
-        default_seed=options.seed,
-        isolates_keys=options.prefix_cache_per_key,
-        images=ImageStage(image_policy(options), served.pool, served.max_model_len),
-    )
+    models = ModelRoutes([ServedModel(name, created, served.max_model_len) for name in served.names])
+    operation = OperationRoutes(served.backend, desk.admission)
+    generation, completions = _generating_handlers(options, served, desk, max_body_bytes)
     counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
-    return {
-        ("GET", "/health"): Route(models.health, is_public=True),
+    prompts = PromptRoutes(
+        served.pool, served.names[0], max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s
+    )
+    page = {("GET", "/"): Route(PageRoute().show, is_public=True)} if options.page else {}
+    return page | {
+        ("GET", "/health"): Route(operation.health, is_public=True),
+        ("GET", "/ready"): Route(operation.ready, is_public=True),
+        ("GET", "/version"): Route(operation.show_version),
         ("GET", "/metrics"): Route(desk.metrics),
+        ("POST", "/reset_prefix_cache"): Route(operation.reset_prefix_cache),
+        ("POST", "/tokenize"): Route(prompts.tokenize),
+        ("POST", "/detokenize"): Route(prompts.detokenize),
         ("GET", "/v1/models"): Route(models.list_models),
         ("GET", "/v1/models/*"): Route(models.show_model),
+        ("POST", "/v1/completions"): Route(completions.route(COMPLETIONS)),
         ("POST", "/v1/chat/completions"): Route(generation.route(CHAT_COMPLETIONS)),
         ("POST", "/v1/responses"): Route(generation.route(RESPONSES)),
         ("POST", "/v1/messages"): Route(generation.route(MESSAGES), anthropic_envelope),
         ("POST", "/v1/messages/count_tokens"): Route(counting.messages, anthropic_envelope),
     }
+
+
+def _generating_handlers(
+    options: ServerOptions, served: Served, desk: Desk, max_body_bytes: int
+) -> tuple[GenerationHandler, CompletionHandler]:
+    shared: dict[str, Any] = {
+        "backend": served.backend,
+        "pool": served.pool,
+        "tokenizer": served.tokenizer,
+        "admission": desk.admission,
+        "clock": desk.clock,
+        "telemetry": desk.telemetry,
+        "max_body_bytes": max_body_bytes,
+        "default_seed": options.seed,
+        "isolates_keys": options.prefix_cache_per_key,
+        "images": ImageStage(image_policy(options), served.pool, served.max_model_len),
+    }
+    return GenerationHandler(**shared), CompletionHandler(**shared)
 
 
 def admission_limits(options: ServerOptions) -> AdmissionLimits:

@@ -51,6 +51,7 @@ def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int
         chat_template=files.chat_template,
         markup=markup,
         special_tokens=files.special_tokens,
+        bos_token=files.special_tokens.get("bos_token", "") if files.add_bos else "",
         token_cache_mib=options.token_cache_mib,
     )
 

@@ -1,0 +1,83 @@
+"""POST /v1/completions: prompts as they are, several at a time, each continued once or more.
+
+The pipeline is that of the other generating routes; a request here is a list of choices, which run together and are
+read as one stream. They are admitted as one request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from engine.backend import EngineError, EngineRequest
+from engine.entrypoints.admission import Permit
+from engine.entrypoints.affinity import affinity_of
+from engine.entrypoints.choices import Choices, choice_requests
+from engine.entrypoints.errors import ApiError
+from engine.entrypoints.generation import Exchange, GenerationHandler
+from engine.entrypoints.http_server import read_body
+from engine.entrypoints.lifeline import Phase
+from engine.entrypoints.sinks import Sink
+from recipe.prepare import PreparedRequest, RejectedRequest
+from recipe.prepare_completion import prepare_completion
+from recipe.stream.processor import StreamProcessor
+
+
+class CompletionHandler(GenerationHandler):
+    """Serves Completions with what `GenerationHandler` has."""
+
+    async def _run(self, exchange: Exchange, permit: Permit) -> web.StreamResponse:
+        trace, lifeline = exchange.trace, exchange.lifeline
+        trace.body = await read_body(exchange.request, self._max_body_bytes)
+        lifeline.enter(Phase.PREPARE)
+        prepared = await self._prepare_choices(exchange, trace.body)
+        requests = await self._engine_requests(exchange, prepared)
+        exchange.sink = sink = self._sink(exchange, prepared[0])
+        permit.submit(sum(len(request.prompt_token_ids) for request in requests))
+        lifeline.enter(Phase.QUEUE)
+        return await self._generate_all(exchange, prepared, requests, sink)
+
+    async def _prepare_choices(self, exchange: Exchange, body: bytes) -> list[PreparedRequest]:
+        prepared: list[PreparedRequest] | RejectedRequest = await self._pool.run(
+            prepare_completion, body, exchange.response_id, affinity=affinity_of(body)
+        )
+        if isinstance(prepared, RejectedRequest):
+            raise ApiError(prepared.status, prepared.message)
+        exchange.trace.stream = prepared[0].stream
+        return prepared
+
+    async def _engine_requests(self, exchange: Exchange, prepared: list[PreparedRequest]) -> list[EngineRequest]:
+        """One request a choice, each with an ID of its own, and with a seed of its own among those of one prompt."""
+        constraint = await self._compile(exchange, prepared[0])
+        number = prepared[0].inference_options.n
+        requests = []
+        for index in range(0, len(prepared), number):
+            request = self._engine_request(exchange, prepared[index], constraint)
+            if index:
+                request.request_id += f".{index // number}"
+            requests += choice_requests(request, number)
+        return requests
+
+    async def _generate_all(
+        self, exchange: Exchange, prepared: list[PreparedRequest], requests: list[EngineRequest], sink: Sink
+    ) -> web.StreamResponse:
+        processors: list[StreamProcessor[Any]] = [
+            StreamProcessor(choice.generator, choice.parsing_options, self._tokenizer) for choice in prepared
+        ]
+        trace, number = exchange.trace, prepared[0].inference_options.n
+        async with Choices(self._backend, requests) as choices:
+            async for index, chunk in choices:
+                self._note(exchange, chunk)
+                if chunk.kind == "ready" and index and index % number == 0 and chunk.prompt_usage is not None:
+                    trace.prompt_tokens += chunk.prompt_usage.prompt_tokens
+                    trace.cached_tokens += chunk.prompt_usage.prompt_cache_hit_tokens
+                sink.push(processors[index].push(chunk), None)
+                if processors[index].finished and chunk.finish_reason is None:
+                    choices.stop(index)
+                if sink.is_congested:
+                    await self._wait_for_reader(exchange, sink)
+        if not all(processor.finished for processor in processors):
+            raise EngineError("the engine's stream ended without a finish")
+        trace.outcome = "ok"
+        return sink.finish()
