@@ -6,12 +6,10 @@ the calling thread steps the core itself, with all prompts queued at once.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
@@ -26,6 +24,7 @@ from engine.core.engine_core import EngineCore
 from engine.entrypoints.assembly import make_core, open_files
 from engine.entrypoints.completion_text import Detokenizer
 from engine.entrypoints.offline_batch import OfflineBatch, OfflineRequest
+from engine.entrypoints.offline_chat import OfflineChat
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.progress import Progress
 from engine.entrypoints.request_output import RequestOutput
@@ -33,7 +32,6 @@ from engine.entrypoints.sampling_params import SamplingParams
 from engine.entrypoints.served_model import prepare_config
 from engine.entrypoints.statistics import Statistics
 from recipe.encoding.tokenizer import Tokenizer
-from recipe.prepare import Preparer, RejectedRequest
 
 Prompts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -129,14 +127,14 @@ class LLM:
         """Answer each conversation, given as Chat Completions messages; or one. The outputs' texts are as generated.
 
         What the messages say is ordinary text, also where it spells a special token. `chat_options` are other fields of
-        a Chat Completions request that shape the prompt, `reasoning_effort` for one. Raises `RequestRefusedError`,
-        naming the conversation.
+        a Chat Completions request that shape the prompt or bind the answer (`OPTIONS` of `offline_chat`):
+        `reasoning_effort`, `response_format` and so on. Raises `RequestRefusedError`, naming the conversation.
         """
         conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         shaping = {**(chat_options or {}), **({} if tools is None else {"tools": list(tools)})}
         params = self._params(sampling_params, len(conversations))
         requests = [
-            OfflineRequest(self._next_id(), None, self._prepare(place, conversation, shaping), setting)
+            self._chat_request(place, conversation, shaping, setting)
             for place, (conversation, setting) in enumerate(zip(conversations, params, strict=True))
         ]
         return self._run(requests, use_tqdm)
@@ -176,8 +174,10 @@ class LLM:
         return Detokenizer(self._tokenizer)
 
     @cached_property
-    def _preparer(self) -> Preparer:
-        return Preparer(prepare_config(self._options, self._files, self._live_core().max_model_len))
+    def _chat(self) -> OfflineChat:
+        engine = self._live_core()
+        config = prepare_config(self._options, self._files, engine.max_model_len)
+        return OfflineChat(self._files, config, engine.runner.vocab_size)
 
     def _next_id(self) -> str:
         return str(next(self._arrivals))
@@ -203,14 +203,14 @@ class LLM:
         spelling = self._files.special_tokens.get("bos_token") if self._files.add_bos else None
         return None if spelling is None else self._tokenizer.inner.token_to_id(spelling)
 
-    def _prepare(self, place: int, messages: Messages, shaping: Mapping[str, Any]) -> list[int]:
-        body = {"model": self._files.name, "messages": messages, **shaping}
-        prepared = self._preparer.prepare("chat_completions", json.dumps(body).encode(), f"chat-{place}")
-        if isinstance(prepared, RejectedRequest):
-            raise RequestRefusedError(f"conversation {place}: {prepared.message}")
-        if prepared.image_sources:
-            raise RequestRefusedError(f"conversation {place}: this model does not take images")
-        return array("I", prepared.token_ids).tolist()
+    def _chat_request(
+        self, place: int, messages: Messages, options: Mapping[str, Any], params: SamplingParams
+    ) -> OfflineRequest:
+        try:
+            token_ids, constraint = self._chat.prepare(messages, options)
+        except RequestRefusedError as error:
+            raise RequestRefusedError(f"conversation {place}: {error}") from None
+        return OfflineRequest(self._next_id(), None, token_ids, params, constraint)
 
     def _params(self, given: Params | None, number: int) -> list[SamplingParams]:
         """One setting a prompt; raises `RequestRefusedError` when they are not as many, or ask for what is off."""

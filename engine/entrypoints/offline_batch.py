@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.backend import EngineRequest, RequestRefusedError
+from engine.backend import ConstraintHandle, EngineRequest, RequestRefusedError
 from engine.core.engine_core import EngineCore
 from engine.core.runner import TokenLogprobs
 from engine.core.sequence import Sequence
@@ -25,12 +25,18 @@ from recipe.stream.inference import InferenceFinishReason
 
 @dataclass(slots=True)
 class OfflineRequest:
-    """A prompt and its settings; `prompt` is its text, if it was given as one."""
+    """A prompt, its settings and what binds its answer; `prompt` is its text, if it was given as one."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
+    constraint: ConstraintHandle | None = None
+
+    def for_engine(self) -> EngineRequest:
+        return EngineRequest(
+            self.request_id, self.prompt_token_ids, self.params, constraint=self.constraint, stream=False
+        )
 
 
 @dataclass(slots=True)
@@ -72,9 +78,7 @@ class OfflineBatch:
 
     def _add(self, place: int, request: OfflineRequest) -> None:
         try:
-            sequence = self._core.add_request(
-                EngineRequest(request.request_id, request.prompt_token_ids, request.params, stream=False)
-            )
+            sequence = self._core.add_request(request.for_engine())
         except RequestRefusedError as error:
             raise RequestRefusedError(f"prompt {place}: {error}") from None
         generation = _Generation(place, request)

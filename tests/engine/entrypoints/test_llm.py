@@ -190,6 +190,19 @@ def test_a_chat_takes_one_conversation_or_many_and_names_the_one_it_refuses(llm:
         llm.chat([talks[0], [{"role": "nobody", "content": "x"}]], use_tqdm=False)
 
 
+def test_an_answer_may_be_bound_to_a_schema_and_sampling_is_no_option_of_a_prompt(llm: LLM) -> None:
+    talk = [{"role": "user", "content": "ab"}]
+    on = {"on": {"type": "boolean"}}
+    schema = {"type": "object", "properties": on, "required": ["on"], "additionalProperties": False}
+    bound = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+    params = SamplingParams(max_tokens=100, temperature=2.0)
+    (answer,) = llm.chat(talk, params, chat_options=bound, use_tqdm=False)
+    assert answer.outputs[0].finish_reason == "stop"
+    assert isinstance(json.loads(answer.outputs[0].text)["on"], bool)
+    with pytest.raises(RequestRefusedError, match=r"conversation 0: temperature is no option .*SamplingParams"):
+        llm.chat(talk, chat_options={"temperature": 0.5}, use_tqdm=False)
+
+
 def test_prompts_that_can_never_run_are_refused_by_their_number_before_anything_has_run(llm: LLM) -> None:
     steps = llm._live_core().stats().steps
     for prompts, reason in (
