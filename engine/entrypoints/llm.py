@@ -98,7 +98,7 @@ class LLM:
         self._core: EngineCore | None = make_core(self._files, config, _say)
 
     def generate(
-        self, prompts: Prompts, sampling_params: Params | None = None, *, use_tqdm: bool = True
+        self, prompts: Prompts, sampling_params: Params | None = None, use_tqdm: bool = True
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs are in the order of the prompts.
 

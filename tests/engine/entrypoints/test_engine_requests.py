@@ -1,28 +1,35 @@
-"""What the engine is told of a request, over a whole server with a small model inside this process."""
+"""What the engine is told of a request, and what it tells, over a whole server with a small model in this process."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from engine.entrypoints import lifecycle
 from engine.entrypoints.auth import ApiKey
 from engine.entrypoints.generation import cache_salt
 from engine.entrypoints.lifecycle import Server, create_server
 from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.statistics import log_statistics
 from tests.engine.runner.small_models import make_reference, save_directory
+
+
+def options_of(folder: Path, **settings: Any) -> ServerOptions:
+    return ServerOptions(
+        model=str(save_directory(make_reference(), folder)), port=0, workers=1, device="cpu", kv_cache_mib=4,
+        threads=1, served_model_name=["small"], api_key=["first", "second"], prefix_cache_per_key=True, **settings,
+    )  # fmt: skip
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    options = ServerOptions(
-        model=str(save_directory(make_reference(), tmp_path)), port=0, workers=1, device="cpu", kv_cache_mib=4,
-        threads=1, served_model_name=["small"], api_key=["first", "second"], prefix_cache_per_key=True,
-    )  # fmt: skip
-    async with create_server(options) as server:
+    async with create_server(options_of(tmp_path)) as server:
         yield server
 
 
@@ -62,3 +69,19 @@ def test_a_salt_is_what_was_asked_for_and_the_key_where_keys_are_kept_apart() ->
     assert cache_salt("", None) == b"" and cache_salt("s", None) == b"s"
     salts = {cache_salt(asked, key) for asked in ("", "s") for key in (one, other, None)}
     assert len(salts) == 6
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+async def test_the_line_of_statistics_runs_with_the_server_unless_it_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disabled: bool
+) -> None:
+    lines: list[str] = []
+    quick = partial(log_statistics, interval_s=0.01)
+    monkeypatch.setattr(lifecycle, "log_statistics", lambda stats, write: quick(stats, lines.append))
+    async with create_server(options_of(tmp_path, disable_log_stats=disabled)) as server:
+        await ask(server, max_tokens=50, ignore_eos=True)
+        await asyncio.sleep(0.05)
+    assert any("tok/s" in line for line in lines) != disabled
+    written = len(lines)
+    await asyncio.sleep(0.05)
+    assert len(lines) == written
