@@ -19,12 +19,13 @@ from engine.runner.kv_cache import KVCache, LayerCache
 from engine.runner.linear import make_linear
 from engine.runner.models.decoder_config import DecoderConfig, Window
 from engine.runner.models.experts import Experts, experts_shapes
-from engine.runner.models.grouped_attention import GroupedAttention, attention_shapes
+from engine.runner.models.grouped_attention import GroupedAttention, grouped_shapes
+from engine.runner.models.latent_attention import LatentAttention, latent_shapes
 from engine.runner.models.mlp import GatedMlp, mlp_shapes
 from engine.runner.models.norm import RmsNorm
 from engine.runner.models.sizes import ModelSizes
 from engine.runner.rope import Rope, RopeTables, rope_frequencies, rope_magnitude
-from engine.runner.weights.checkpoint import Checkpoint
+from engine.runner.weights.checkpoint import Checkpoint, Shapes
 from engine.runner.weights.tensors import Tensors
 
 _EMBEDDING, _HEAD, _ROPE_FACTORS = "model.embed_tokens.weight", "lm_head.weight", "model.rope_factors"
@@ -61,12 +62,18 @@ def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         prefix = f"model.layers.{layer}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{prefix}{norm}.weight"] = (hidden,)
-        shapes |= attention_shapes(f"{prefix}self_attn.", config)
+        shapes |= _attention_shapes(f"{prefix}self_attn.", config)
         if config.experts is not None and layer in config.sparse_layers:
             shapes |= experts_shapes(f"{prefix}mlp.", config.experts, hidden)
         else:
             shapes |= mlp_shapes(f"{prefix}mlp.", hidden, config.intermediate_size, config.mlp_bias)
     return shapes
+
+
+def _attention_shapes(prefix: str, config: DecoderConfig) -> Shapes:
+    if config.latent is not None:
+        return latent_shapes(prefix, config, config.latent)
+    return grouped_shapes(prefix, config)
 
 
 def open_checkpoint(
@@ -76,8 +83,15 @@ def open_checkpoint(
     shapes = tensor_shapes(numbers)
     if _ROPE_FACTORS in tensors.names:
         shapes[_ROPE_FACTORS] = (numbers.rotary_dim // 2,)
-    ignored = frozenset({_HEAD}) if numbers.tied else frozenset()
-    return Checkpoint(tensors, shapes, ignored=ignored, device=device, dtype=dtype)
+    return Checkpoint(tensors, shapes, ignored=_ignored(numbers, tensors), device=device, dtype=dtype)
+
+
+def _ignored(numbers: DecoderConfig, tensors: Tensors) -> frozenset[str]:
+    """Tensors that may be there without being used."""
+    unused = range(numbers.num_layers, numbers.num_layers + numbers.unused_layers)
+    prefixes = tuple(f"model.layers.{layer}." for layer in unused)
+    behind = (name for name in tensors.names if name.startswith(prefixes)) if prefixes else ()
+    return frozenset([*behind, _HEAD] if numbers.tied else behind)
 
 
 def model_frequencies(config: dict[str, Any], numbers: DecoderConfig, checkpoint: Checkpoint) -> torch.Tensor:
@@ -130,7 +144,10 @@ class _Layer:
 
 
 def _make_attention(config: DecoderConfig, checkpoint: Checkpoint, index: int, rope: Rope) -> Attention:
-    return GroupedAttention(config, checkpoint, f"model.layers.{index}.self_attn.", rope, config.windows[index])
+    prefix = f"model.layers.{index}.self_attn."
+    if config.latent is not None:
+        return LatentAttention(config, config.latent, checkpoint, prefix, rope)
+    return GroupedAttention(config, checkpoint, prefix, rope, config.windows[index])
 
 
 def _make_mlp(config: DecoderConfig, checkpoint: Checkpoint, index: int) -> FeedForward:

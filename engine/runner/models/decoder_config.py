@@ -58,7 +58,10 @@ class ExpertsConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """The numbers of a decoder; `windows` are those of its layers, `sparse_layers` the layers that have experts."""
+    """The numbers of a decoder; `windows` are those of its layers, `sparse_layers` the layers that have experts.
+
+    `unused_layers` may be stored behind the last one, and are not computed.
+    """
 
     num_layers: int
     hidden_size: int
@@ -77,6 +80,7 @@ class DecoderConfig:
     latent: LatentConfig | None = None
     experts: ExpertsConfig | None = None
     sparse_layers: frozenset[int] = frozenset()
+    unused_layers: int = 0
 
     @classmethod
     def from_dict(

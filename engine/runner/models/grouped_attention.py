@@ -13,7 +13,7 @@ from engine.runner.rope import Rope, RopeTables
 from engine.runner.weights.checkpoint import Checkpoint, Shapes
 
 
-def attention_shapes(prefix: str, config: DecoderConfig) -> Shapes:
+def grouped_shapes(prefix: str, config: DecoderConfig) -> Shapes:
     """The tensors of the attention of one layer, by name."""
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     linears = {

@@ -10,6 +10,8 @@ import torch
 from engine.runner.forward_batch import ForwardBatch, Window
 from engine.runner.kv_cache import KVCache, KVShape
 from engine.runner.models.decoder import DecoderArchitecture
+from engine.runner.models.deepseek_v2 import DEEPSEEK_V2
+from engine.runner.models.deepseek_v3 import DEEPSEEK_V3
 from engine.runner.models.llama import LLAMA
 from engine.runner.models.mistral import MISTRAL
 from engine.runner.models.qwen2 import QWEN2
@@ -32,6 +34,8 @@ class Model(Protocol):
 
 
 ARCHITECTURES: dict[str, DecoderArchitecture] = {
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "Qwen2ForCausalLM": QWEN2,

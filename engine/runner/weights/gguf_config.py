@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
     "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
+    "deepseek2": ("DeepseekV2ForCausalLM", "deepseek_v2"),
 }
 """`general.architecture` -> (name in `architectures`, `model_type`)."""
 
@@ -31,7 +32,20 @@ _OPTIONAL = {
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
+    "norm_topk_prob": "expert_weights_norm",
+    "sliding_window": "attention.sliding_window",
 }
+_DEEPSEEK = {
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "q_lora_rank": "attention.q_lora_rank",
+    "n_routed_experts": "expert_count",
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+}
+_SIGMOID = 2  # in `expert_gating_func`
 _SCALING = {
     "original_max_position_embeddings": "rope.scaling.original_context_length",
     "beta_fast": "rope.scaling.yarn_beta_fast",
@@ -51,10 +65,10 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
     architecture, model_type = ARCHITECTURES[name]
     fields = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     config = {ours: _required(fields, theirs, file) for ours, theirs in _REQUIRED.items()}
-    config |= {ours: fields[theirs] for ours, theirs in _OPTIONAL.items() if theirs in fields}
+    config |= _named(fields, _OPTIONAL)
     heads = config["num_attention_heads"]
     head_dim = fields.get("attention.key_length", config["hidden_size"] // heads)
-    return config | {
+    config |= {
         "architectures": [architecture],
         "model_type": model_type,
         "num_key_value_heads": fields.get("attention.head_count_kv", heads),
@@ -65,11 +79,43 @@ def config_from_gguf(file: GgufFile) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(fields),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors,
-        "norm_topk_prob": fields.get("expert_weights_norm", True),
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
     }
+    return config | _SPECIFIC.get(name, _nothing)(fields, file)
+
+
+def _nothing(fields: dict[str, Any], file: GgufFile) -> dict[str, Any]:
+    return {}
+
+
+def _qwen3moe(fields: dict[str, Any], file: GgufFile) -> dict[str, Any]:
+    """Files do not say that weights are normalised: this architecture's always are."""
+    return {"norm_topk_prob": fields.get("expert_weights_norm", True)}
+
+
+def _deepseek2(fields: dict[str, Any], file: GgufFile) -> dict[str, Any]:
+    """V2 and V3 share a name and differ in how experts are scored. Newer files describe heads in keys of their own."""
+    rope_dim = _required(fields, "rope.dimension_count", file)
+    key_dim = fields.get("attention.key_length_mla") or _required(fields, "attention.key_length", file)
+    found = _named(fields, _DEEPSEEK) | {
+        "head_dim": rope_dim,
+        "partial_rotary_factor": 1.0,
+        "qk_rope_head_dim": rope_dim,
+        "qk_nope_head_dim": key_dim - rope_dim,
+        "v_head_dim": fields.get("attention.value_length_mla") or _required(fields, "attention.value_length", file),
+    }
+    if fields.get("expert_gating_func") == _SIGMOID:
+        return found | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    return found | {"topk_method": "group_limited_greedy" if found.get("n_group", 1) > 1 else "greedy"}
+
+
+_SPECIFIC = {"qwen3moe": _qwen3moe, "deepseek2": _deepseek2}
+
+
+def _named(fields: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    return {ours: fields[theirs] for ours, theirs in names.items() if theirs in fields}
 
 
 def _rope_scaling(fields: dict[str, Any]) -> dict[str, Any] | None:
@@ -79,7 +125,9 @@ def _rope_scaling(fields: dict[str, Any]) -> dict[str, Any] | None:
         factor = fields.get("rope.scale_linear")
         return None if factor is None else {"rope_type": "linear", "factor": factor}
     scaling = {"rope_type": kind, "factor": fields.get("rope.scaling.factor", 1.0)}
-    scaling |= {ours: fields[theirs] for ours, theirs in _SCALING.items() if theirs in fields}
+    scaling |= _named(fields, _SCALING)
+    if "rope.scaling.yarn_log_multiplier" in fields:  # the published rule's 0.1 is in it
+        scaling["mscale"] = scaling["mscale_all_dim"] = fields["rope.scaling.yarn_log_multiplier"] * 10
     if "rope.scaling.attn_factor" in fields:  # comes on top of the published rule
         scaling["attention_factor"] = fields["rope.scaling.attn_factor"] * (1 + 0.1 * log(scaling["factor"]))
     return scaling

@@ -12,6 +12,10 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -46,12 +50,16 @@ KINDS: dict[str, tuple[type, type]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "deepseek_v2": (DeepseekV2Config, DeepseekV2ForCausalLM),
+    "deepseek_v3": (DeepseekV3Config, DeepseekV3ForCausalLM),
 }
 GGUF_ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": gguf.MODEL_ARCH.DEEPSEEK2,
 }
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -63,7 +71,8 @@ def make_reference(seed: int = 0, kind: str = "llama", **changes: Any) -> PreTra
     config, model_class = KINDS[kind]
     model = model_class(config(**{**BASE, **changes})).eval()
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        corrections = ((name, buffer) for name, buffer in model.named_buffers() if "correction" in name)
+        for name, weight in [*model.named_parameters(), *corrections]:
             if "norm" in name:
                 weight.copy_(1 + 0.2 * torch.randn_like(weight))
             else:
@@ -93,19 +102,31 @@ def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     return SPECIALS + letters + [a + b for a, b in merges], merges
 
 
-def save_gguf(model: PreTrainedModel, path: Path, storage: str = "F32", **metadata: Any) -> Path:
-    """The model as converters write it, matrices stored as `storage`; Q and K rows of a Llama interleaved."""
+def save_gguf(
+    model: PreTrainedModel, path: Path, storage: str = "F32", *, split_latent: bool = True, **metadata: Any
+) -> Path:
+    """The model as converters write it, matrices stored as `storage`; Q and K rows of a Llama interleaved.
+
+    `split_latent` as newer converters do it: keys and values of compressed attention apart, keys turned.
+    """
     config = model.config
     architecture = GGUF_ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
     _add_sizes(writer, config)
+    if hasattr(config, "moe_intermediate_size"):
+        _add_expert_sizes(writer, config)
+    if hasattr(config, "kv_lora_rank"):
+        _add_latent_sizes(writer, config, split_latent)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     _add_vocabulary(writer, config.vocab_size, metadata)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    for name, array in _gguf_arrays(model):
+    for name, array in _gguf_arrays(model, split_latent):
         kind = gguf.GGMLQuantizationType[storage if array.ndim >= 2 else "F32"]
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
-        writer.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        writer.add_tensor(stored, gguf.quants.quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _rope_factors(model))
     writer.write_header_to_file()
@@ -121,22 +142,50 @@ def _add_sizes(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_key_length(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    if hasattr(config, "moe_intermediate_size"):
-        writer.add_expert_count(config.num_local_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.rope_parameters["rope_type"] == "yarn":
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
-        writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "mscale_all_dim" in rope:
+            writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
-def _gguf_arrays(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Tensors by their names in a checkpoint, as GGUF holds them."""
+def _add_expert_sizes(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_expert_count(config.num_local_experts if config.model_type == "qwen3_moe" else config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type != "qwen3_moe":
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        sigmoid = config.model_type == "deepseek_v3"
+        functions = gguf.ExpertGatingFuncType
+        writer.add_expert_gating_func(functions.SIGMOID if sigmoid else functions.SOFTMAX)
+        if (config.n_group or 1) > 1:
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
+
+
+def _add_latent_sizes(writer: gguf.GGUFWriter, config: Any, split: bool) -> None:
+    key = config.qk_nope_head_dim + config.qk_rope_head_dim
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank is not None:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    writer.add_head_count_kv(1 if split else config.num_key_value_heads)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim if split else key)
+    writer.add_value_length(config.kv_lora_rank if split else config.v_head_dim)
+    if split:
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(config.v_head_dim)
+
+
+def _gguf_arrays(model: PreTrainedModel, split_latent: bool) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Tensors by the names that converters look up, as GGUF holds them."""
     config = model.config
     permuted = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, weight in model.state_dict().items():
@@ -144,12 +193,18 @@ def _gguf_arrays(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray[Any, 
             continue
         if name.endswith("experts.gate_up_proj"):
             for part, half in zip(("gate", "up"), weight.chunk(2, dim=1), strict=True):
-                yield name.replace("gate_up", part) + ".weight", half.contiguous().numpy()
-            continue
-        if name.endswith("experts.down_proj"):
-            name += ".weight"
-        heads = next((permuted[key] for key in permuted if key in name), 0) if config.model_type == "llama" else 0
-        yield name, _interleaved(weight.numpy(), heads)
+                yield name.replace("gate_up", part) + ".weight", half.numpy()
+        elif name.endswith("experts.down_proj"):
+            yield f"{name}.weight", weight.numpy()
+        elif name.endswith("e_score_correction_bias"):
+            yield name.replace("_bias", ".bias"), weight.numpy()
+        elif name.endswith("kv_b_proj.weight") and split_latent:
+            by_head = weight.view(config.num_attention_heads, -1, config.kv_lora_rank).numpy()
+            yield name.replace("kv_b", "k_b"), by_head[:, : config.qk_nope_head_dim].swapaxes(1, 2)
+            yield name.replace("kv_b", "v_b"), by_head[:, config.qk_nope_head_dim :]
+        else:
+            heads = next((permuted[key] for key in permuted if key in name), 0) if config.model_type == "llama" else 0
+            yield name, _interleaved(weight.numpy(), heads)
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, size: int, metadata: dict[str, Any]) -> None:

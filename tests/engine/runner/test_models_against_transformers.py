@@ -57,6 +57,29 @@ VARIANTS |= {
         "mlp_only_layers": [3],
     },
 }
+LATENT = {
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 6,
+    "head_dim": 8,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+}
+GROUPS = {"n_group": 4, "topk_group": 2}
+LATENT_YARN = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7}
+VARIANTS |= {
+    "deepseek_v2: lite": {**LATENT, "q_lora_rank": None, "rope_parameters": LATENT_YARN},
+    "deepseek_v2: groups": {**LATENT, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0},
+    "deepseek_v3": {**LATENT, **GROUPS, "n_shared_experts": 1, "rope_parameters": {**LATENT_YARN, "mscale": 1.0}},
+    "deepseek_v3: no groups, halves turned": {**LATENT, "n_group": 1, "topk_group": 1, "rope_interleave": False},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
