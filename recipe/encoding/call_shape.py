@@ -1,7 +1,8 @@
 """How a chat template wants the tool calls of the history: found by rendering one call in every way.
 
 Most take arguments as an object, some only as JSON text (those of DeepSeek V3 and R1 concatenate it), and some refuse
-identifiers that are not nine letters and digits (Mistral).
+identifiers that are not nine letters and digits (Mistral). Where there is no text beside the calls, some write an empty
+message for an empty text (R1 again), and others want a text in any case.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from recipe.tool import ToolCall, ToolDefinition
 
 SHORT_ID_CHARS = 9
 _DIGITS = string.digits + string.ascii_letters
-_PYTHON_REPR = "'probed'"
 
 
 class CallShape(NamedTuple):
-    """`text_arguments`: arguments are JSON text. `short_ids`: identifiers are nine letters and digits."""
+    """`text_arguments`: arguments are JSON text. `short_ids`: identifiers are nine letters and digits.
+
+    `null_content`: the content of a message of calls alone is none.
+    """
 
     text_arguments: bool = False
     short_ids: bool = False
+    null_content: bool = False
 
 
 PLAIN = CallShape()
-_SHAPES = (PLAIN, CallShape(short_ids=True), CallShape(text_arguments=True), CallShape(True, True))
+_SHAPES = [
+    CallShape(text_arguments, short_ids, null_content)
+    for text_arguments in (False, True)
+    for short_ids in (False, True)
+    for null_content in (True, False)
+]
+_PYTHON_REPRS = ("'probed'", "None")
 
 
 def find_call_shape(render: Callable[[Conversation, CallShape], str]) -> CallShape:
@@ -55,6 +65,7 @@ def short_id(call_id: str) -> str:
 
 def _renders(render: Callable[[Conversation, CallShape], str], conversation: Conversation, shape: CallShape) -> bool:
     try:
-        return _PYTHON_REPR not in render(conversation, shape)
+        rendered = render(conversation, shape)
     except Exception:  # whatever the template's own code raises
         return False
+    return not any(written in rendered for written in _PYTHON_REPRS)

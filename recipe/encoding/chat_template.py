@@ -62,7 +62,7 @@ class ChatTemplateEncoding:
         continued = _continued_fields(conversation)
         guard: Collector | Guard
         guard = harmless = Collector()
-        shape = self._call_shape if any(message.tool_calls for message in conversation.messages) else PLAIN
+        shape = self.call_shape if any(message.tool_calls for message in conversation.messages) else PLAIN
         variables = template_variables(conversation, harmless, shape)
         end_mark = ""
         if continued or self._spellings.occur_in(harmless.texts):
@@ -95,7 +95,7 @@ class ChatTemplateEncoding:
         return self._constant_texts
 
     @cached_property
-    def _call_shape(self) -> CallShape:
+    def call_shape(self) -> CallShape:
         """What the template wants of tool calls."""
         return find_call_shape(
             lambda conversation, shape: self._render(

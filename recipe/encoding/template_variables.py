@@ -82,6 +82,8 @@ def _message(message: Message, call_names: Mapping[str, str], wrap: TextWrapper,
         shaped["reasoning_content"] = shaped["thinking"] = wrap.text(message.reasoning_content)
     if message.tool_calls:
         shaped["tool_calls"] = [_call(call, wrap, shape) for call in message.tool_calls]
+        if shape.null_content and not message.content:
+            shaped["content"] = None
     if message.tool_call_id is not None:
         shaped["tool_call_id"] = _call_id(message.tool_call_id, wrap, shape)
         if message.tool_call_id in call_names:

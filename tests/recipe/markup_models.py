@@ -25,9 +25,10 @@ R1 = """
     {%- if message['role'] == 'user' %}
         {%- set ns.is_tool = false %}
         {{- '<｜User｜>' + message['content'] }}
-    {%- elif message['role'] == 'assistant' and message['tool_calls'] %}
+    {%- endif %}
+    {%- if message['role'] == 'assistant' and message['tool_calls'] %}
         {%- set ns.is_tool = false %}
-        {{- '<｜Assistant｜>' + (message['content'] or '') + '<｜tool▁calls▁begin｜>' }}
+        {{- '<｜Assistant｜><｜tool▁calls▁begin｜>' }}
         {%- for tool in message['tool_calls'] %}
             {%- if not loop.first %}{{- '\\n' }}{%- endif %}
             {{- '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' }}
@@ -35,12 +36,14 @@ R1 = """
             {{- tool['function']['arguments'] + '\\n```<｜tool▁call▁end｜>' }}
         {%- endfor %}
         {{- '<｜tool▁calls▁end｜><｜end▁of▁sentence｜>' }}
-    {%- elif message['role'] == 'assistant' %}
+    {%- endif %}
+    {%- if message['role'] == 'assistant' and message['content'] is not none %}
         {%- set content = message['content'] %}
         {%- if '</think>' in content %}{%- set content = content.split('</think>')[-1] %}{%- endif %}
         {{- ('<｜tool▁outputs▁end｜>' if ns.is_tool else '<｜Assistant｜>') + content + '<｜end▁of▁sentence｜>' }}
         {%- set ns.is_tool = false %}
-    {%- elif message['role'] == 'tool' %}
+    {%- endif %}
+    {%- if message['role'] == 'tool' %}
         {%- if not ns.is_tool %}{{- '<｜tool▁outputs▁begin｜>' }}{%- endif %}
         {%- set ns.is_tool = true %}
         {{- '<｜tool▁output▁begin｜>' + message['content'] + '<｜tool▁output▁end｜>' }}

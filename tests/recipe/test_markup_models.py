@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from recipe.encoding.call_shape import short_id
+from recipe.encoding.call_shape import CallShape, short_id
+from recipe.encoding.chat_template import ChatTemplateEncoding
 from recipe.encoding.template_thinking import template_thinking
 from recipe.markup.detection import detect_markup, detect_reasoning, detect_tools
 from recipe.markup.output_markup import TOOL_MARKERS, OutputMarkup, ReasoningMarkers, ToolMarkup
@@ -258,3 +259,28 @@ def test_a_stop_string_that_turns_up_at_the_end_of_the_output_is_reported() -> N
     response = answered("llama", prepared("llama", body, "messages"), '{"name": "a STOP', "messages")
     assert (response["stop_reason"], response["stop_sequence"]) == ("stop_sequence", "STOP")
     assert response["content"][-1]["text"] == '{"name": "a '
+
+
+def test_calls_without_text_make_no_empty_message() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    turns = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "Föhn"},
+    ]
+    assert prompt("r1", prepared("r1", asking(*turns))).count("<｜Assistant｜>") == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "shape"),
+    [
+        ("{{ messages | tojson }}", CallShape(null_content=True)),
+        ("{% for m in messages %}{{ m.content or '' }}{% endfor %}", CallShape(null_content=True)),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", CallShape()),
+        ("{% for m in messages %}{{ m.content + '' }}{% endfor %}", CallShape()),
+        ("{{ messages[1].tool_calls[0].function.arguments }}", CallShape(text_arguments=True, null_content=True)),
+        ("{{ raise_exception('no') }}", CallShape()),
+    ],
+)
+def test_a_template_gets_calls_in_the_shape_it_can_use(template: str, shape: CallShape) -> None:
+    encoding = ChatTemplateEncoding(template, tokenizer_of("qwen"))
+    assert encoding.call_shape == shape
