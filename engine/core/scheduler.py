@@ -41,6 +41,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._config = config
         self._blocks = blocks
+        self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
         self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
 
     @property
@@ -49,6 +50,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_order)
+        if sequence.deadline is not None:
+            self._timed[sequence] = None
 
     def finish(self, sequence: Sequence) -> None:
         """Let go of a sequence in whatever state it is: its blocks are free now. Idempotent."""
@@ -57,12 +60,13 @@ class Scheduler:
         queue = self.running if sequence.status is SequenceStatus.RUNNING else self.waiting
         del queue[bisect_left(queue, sequence.order, key=_order)]
         self._blocks.release(sequence)
+        self._timed.pop(sequence, None)
         sequence.status = SequenceStatus.FINISHED
         sequence.sampler_state = sequence.matcher = None
 
     def expire(self, now: float) -> None:
         """Drop what passed its deadline, queued or running. `now` is in monotonic seconds."""
-        for sequence in [s for s in (*self.waiting, *self.running) if s.deadline is not None and s.deadline <= now]:
+        for sequence in [s for s in self._timed if s.deadline is not None and s.deadline <= now]:
             was = "running" if sequence.status is SequenceStatus.RUNNING else "queued"
             self._drop(sequence, DeadlineExceededError(f"the deadline passed while the request was {was}"))
 

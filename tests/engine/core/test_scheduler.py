@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -160,6 +161,17 @@ def test_a_passed_deadline_drops_a_sequence_queued_or_running(num_steps: int) ->
     assert [(type(end.error), end.sequence) for end in ends] == [(DeadlineExceededError, doomed)]
     drain(core)
     assert core.blocks.num_used == 0
+
+
+def test_a_sequence_that_ends_before_its_deadline_is_not_kept_until_then() -> None:
+    core = make_core(FakeRunner())
+    ended, cancelled = (endless(core, name, 3, 2, deadline=time.monotonic() + 600) for name in "ab")
+    core.cancel(cancelled)
+    drain(core)
+    del ended, cancelled
+    core.step()
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if type(thing) is Sequence and thing.request_id in "ab"]
 
 
 def test_cancel_frees_a_sequence_in_every_state_and_twice_is_once() -> None:
