@@ -86,7 +86,8 @@ class PrepareConfig:
 class PreparedRequest:
     """One request, ready for the engine. `token_ids` holds native 32-bit unsigned integers.
 
-    With `image_sources`, `max_tokens` can only be resolved when the images have been fetched and counted.
+    With `image_sources`, `max_tokens` can only be resolved when the images have been fetched and counted. `known_texts`
+    of its prompt were in the token cache, `new_texts` were not.
     """
 
     token_ids: bytes
@@ -98,6 +99,8 @@ class PreparedRequest:
     generator: Any
     image_sources: Sequence[ImageSource] = ()
     prepare_s: float = 0.0
+    known_texts: int = 0
+    new_texts: int = 0
 
     @property
     def resolved_max_tokens(self) -> int:
@@ -150,6 +153,8 @@ class Preparer:
 
     def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
         started = time.perf_counter()
+        cache = self.tokenizer.prompt_tokenizer.cache
+        hits, misses = cache.hits, cache.misses
         try:
             request = self._request(protocol, body)
             model = request.model
@@ -167,6 +172,7 @@ class Preparer:
         generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
         prepared = self._pack(converted, model, token_ids, max_tokens, generator)
         prepared.image_sources = image_sources
+        prepared.known_texts, prepared.new_texts = cache.hits - hits, cache.misses - misses
         prepared.prepare_s = time.perf_counter() - started
         return prepared
 

@@ -141,6 +141,7 @@ class GenerationHandler:
         )
         if isinstance(prepared, RejectedRequest):
             raise ApiError(prepared.status, prepared.message)
+        self._telemetry.metrics.prompt_texts.update(hit=prepared.known_texts, miss=prepared.new_texts)
         exchange.trace.stream = prepared.stream
         return prepared
 

@@ -69,6 +69,7 @@ class Metrics(Collector):
             (Phase.QUEUE, self.queue),
         )
         self.requests: Counter[tuple[str, str]] = Counter()  # by protocol and outcome
+        self.prompt_texts: Counter[str] = Counter()  # by whether a token cache had them
         self.tokens_in = self.tokens_cached = self.tokens_out = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -97,6 +98,10 @@ class Metrics(Collector):
         yield CounterMetricFamily("server_disconnects", "Clients that left before the end", value=disconnects)
         yield CounterMetricFamily("server_prompt_tokens", "Prompt tokens of admitted requests", value=self.tokens_in)
         yield CounterMetricFamily("server_cached_prompt_tokens", "Of these, from the cache", value=self.tokens_cached)
+        texts = CounterMetricFamily("server_prompt_texts", "Texts looked up in token caches", labels=["cache"])
+        for outcome, number in sorted(self.prompt_texts.items()):
+            texts.add_metric([outcome], number)
+        yield texts
         yield CounterMetricFamily("server_completion_tokens", "Tokens generated", value=self.tokens_out)
         yield CounterMetricFamily("engine_preemptions", "Sequences that gave up their blocks", value=preemptions)
 
