@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import ssl
@@ -181,6 +182,7 @@ async def serve(options: ServerOptions) -> int:
     signals = StopSignals()
     signals.listen()
     async with create_server(options, signals):
+        gc.freeze()  # a collection that looked at all that start-up made would stop everyone for 0.1 s
         await signals.stop.wait()
     return signals.exit_code
 
