@@ -61,12 +61,18 @@ NO_FIELDS = ExtensionFields()
 _NO_VALUES = _VALUES(NO_FIELDS)
 
 
-def extended(body: type[_B], refused: Iterable[str]) -> type[_B]:
-    """`body` with the shared fields, and with the names in `refused` as fields that take anything."""
+def extended(body: type[_B], refused: Iterable[str], *, name: str = "", module: str | None = None) -> type[_B]:
+    """`body` with the shared fields, and with the names in `refused` as fields that take anything.
+
+    Pickling finds the class as `name` in `module`.
+    """
     own = set(body.__struct_fields__)
     shared = [(field.name, field.type, None) for field in _FIELDS if field.name not in own]
     known = [(name, Any, None) for name in refused]
-    return cast("type[_B]", msgspec.defstruct(body.__name__, shared + known, bases=(body,), kw_only=True))
+    return cast(
+        "type[_B]",
+        msgspec.defstruct(name or body.__name__, shared + known, bases=(body,), module=module, kw_only=True),
+    )
 
 
 def extension_fields(body: msgspec.Struct) -> ExtensionFields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from functools import cache
 from typing import Any
 
@@ -284,3 +285,17 @@ def test_calls_without_text_make_no_empty_message() -> None:
 def test_a_template_gets_calls_in_the_shape_it_can_use(template: str, shape: CallShape) -> None:
     encoding = ChatTemplateEncoding(template, tokenizer_of("qwen"))
     assert encoding.call_shape == shape
+
+
+@pytest.mark.parametrize("protocol", ["chat_completions", "responses", "messages"])
+def test_what_is_prepared_crosses_to_another_process(protocol: str) -> None:
+    bodies: dict[str, Json] = {
+        "chat_completions": asking(parallel_tool_calls=False),
+        "responses": {"input": "Weather?", "metadata": {"a": "b"}, "parallel_tool_calls": False},
+        "messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    }
+    request = prepared("qwen", bodies[protocol], protocol)
+    crossed = pickle.loads(pickle.dumps(request))
+    assert crossed.parsing_options.markup == request.parsing_options.markup
+    names = {"chat_completions": "chat"}
+    assert answered("qwen", crossed, "hi", names.get(protocol, protocol))["model"] == "m"

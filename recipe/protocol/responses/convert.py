@@ -50,13 +50,16 @@ _NO_JSON_WORD = (
     "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
 )
 
+DecodedResponsesBody = extended(ExtendedResponsesBody, RESPONSES_REFUSED, name="DecodedResponsesBody", module=__name__)
+"""A response reports its request, so the class needs a place where another process finds it."""
+
 
 class ResponsesRequest(ProtocolRequest[ResponsesBody]):
     """A Responses request."""
 
     __slots__ = ()
     decoder = ResponsesDecoder()
-    extended_decoder = ResponsesDecoder(extended(ExtendedResponsesBody, RESPONSES_REFUSED))
+    extended_decoder = ResponsesDecoder(DecodedResponsesBody)
 
     def namespace_tool_map(self, options: ConversionOptions) -> dict[str, tuple[str, str]]:
         """The (namespace, local name) of each function name that conversion gives to a declared namespace tool.
