@@ -1,6 +1,7 @@
 """Bodies, text formats, limits and the echo of Responses requests."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -162,3 +163,21 @@ def test_the_echo_reports_what_was_requested_in_normalised_shapes() -> None:
 def test_single_precision_numbers_are_spelled_as_short_as_they_can(number: float) -> None:
     assert shortest_f32(f32(number)) == number
     assert shortest_f32(f32(1e39)) is None
+
+
+def test_an_echo_crosses_a_process_border_without_the_input() -> None:
+    body = {
+        "model": "DeepSeek-V4-Pro",
+        "input": "x" * 100_000,
+        "instructions": "be brief",
+        "temperature": 0.3,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+    }
+    for extended in (False, True):
+        echo = ResponsesRequest(json.dumps(body).encode(), extended=extended).echo()
+        packed = pickle.dumps(echo)
+        assert len(packed) < 5_000
+        assert pickle.loads(packed).fields() == echo.fields()
+        assert pickle.loads(packed).instructions == "be brief"

@@ -28,17 +28,36 @@ class ResponsesEcho:
     Metadata and whether calls may be parallel are known of requests that were read with extensions.
     """
 
-    __slots__ = ("_body",)
+    __slots__ = ("_body", "_fields")
 
     def __init__(self) -> None:
         self._body = ResponsesBody(model="")
+        self._fields: dict[str, JsonValue] | None = None
 
     @classmethod
     def of_body(cls, body: ResponsesBody) -> Self:
         """The settings of a decoded request."""
         self = cls.__new__(cls)
         self._body = body
+        self._fields = None
         return self
+
+    def __getstate__(self) -> tuple[ResponsesBody, dict[str, JsonValue]]:
+        """What is reported, without the rest of the body: the input may be large."""
+        body = self._body
+        reported = ResponsesBody(
+            model=body.model,
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_logprobs=body.top_logprobs,
+            user=body.user,
+        )
+        return reported, self.fields()
+
+    def __setstate__(self, state: tuple[ResponsesBody, dict[str, JsonValue]]) -> None:
+        self._body, self._fields = state
 
     @property
     def instructions(self) -> str | None:
@@ -69,6 +88,11 @@ class ResponsesEcho:
 
     def fields(self) -> dict[str, JsonValue]:
         """The fields of a response object that come from the request, ready to be written as JSON."""
+        if self._fields is None:
+            self._fields = self._read_fields()
+        return self._fields
+
+    def _read_fields(self) -> dict[str, JsonValue]:
         return {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
