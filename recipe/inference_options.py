@@ -21,13 +21,15 @@ class OutputConstraint(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     Conversion leaves the rest to whoever knows the model. `tool_markup` names how it writes tool calls. `begins_after`
     is the marker that ends the reasoning which the prompt leaves open: the constraint holds behind it, else at once.
-    `in_tool_block` says that the prompt opens the block of calls.
+    Where the model itself opens its reasoning, `reasoning_start` is the marker it may begin with. `in_tool_block` says
+    that the prompt opens the block of calls.
     """
 
     kind: str
     schema: str
     tool_markup: str = ""
     begins_after: str = ""
+    reasoning_start: str = ""
     in_tool_block: bool = False
     single_call: bool = False
 

@@ -248,6 +248,7 @@ class Preparer:
             options.output_constraint,
             tool_markup=self.config.encoding if markup is None else markup.tools,
             begins_after=self._reasoning_end(parsing),
+            reasoning_start=_reasoning_start(parsing),
             in_tool_block=parsing.starts_in_tool_calls,
         )
         return msgspec.structs.replace(options, output_constraint=constraint)
@@ -259,6 +260,13 @@ class Preparer:
         return msgspec.structs.replace(
             options, bad_words_token_ids=bad_word_token_ids(options.bad_words, self.tokenizer)
         )
+
+
+def _reasoning_start(parsing: ParsingOptions) -> str:
+    """The marker with which the model itself may open its reasoning, "" where the prompt has opened it."""
+    markup, stage = parsing.markup, parsing.thinking_initial_stage
+    is_open = parsing.prompt_opens_reasoning or stage is ThinkingInitialStage.ReasoningContinuation
+    return "" if markup is None or markup.reasoning is None or is_open else markup.reasoning.start
 
 
 def make_encoding(config: PrepareConfig, tokenizer: Tokenizer) -> PromptEncoding:
@@ -285,6 +293,7 @@ _preparer: Preparer | None = None
 def initialize(config: PrepareConfig) -> None:
     """Run once in a worker process: load the tokenizer, leave signals to the parent, die with it."""
     global _preparer
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # waking threads takes milliseconds on a busy machine
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _preparer = Preparer(config)

@@ -37,7 +37,7 @@ class BitmaskFiller:
         self._compute(bound, rows)
         for row, matcher in zip(rows, matchers, strict=True):
             if matcher is not None:
-                matcher.mask_ends(row)
+                matcher.mask_exceptions(row)
         return rows
 
     def _compute(self, bound: list[tuple[LLMatcher, int]], rows: Bitmask) -> None:

@@ -94,7 +94,8 @@ def _reasoning(constraint: OutputConstraint, writer: GrammarWriter) -> tuple[Gat
     if not constraint.begins_after:
         return ()
     end = Opening.of(writer.vocabulary, constraint.begins_after)
-    return (Gate((end,), may_end=constraint.kind == "tool_call", replays=False),)
+    entry_id = writer.vocabulary.marker_id(constraint.reasoning_start)
+    return (Gate((end,), may_end=constraint.kind == "tool_call", replays=False, entry_id=entry_id),)
 
 
 def _behind_gap(start: str, constraint: OutputConstraint, writer: GrammarWriter) -> str:

@@ -48,12 +48,14 @@ class Opening:
 class Gate:
     """Any of `openings` passes. `may_end`: the output may also end without passing.
 
-    `replays`: the marker is the beginning of the grammar, which takes it in again.
+    `replays`: the marker is the beginning of the grammar, which takes it in again. A gate with an `entry_id` stands
+    only before output whose first token that is.
     """
 
     openings: tuple[Opening, ...]
     may_end: bool
     replays: bool
+    entry_id: int | None = None
 
 
 class GateWatch:

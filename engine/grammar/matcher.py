@@ -2,9 +2,9 @@
 
     free ── gate ──► free ── gate ──► bound ── the grammar ends ──► terminated
 
-Free output is watched, not masked; bound output is masked by the grammar. Stop tokens are this matcher's business
-alone: the grammar's own end-of-sequence bits give way to the sequence's stop tokens, which are allowed exactly when the
-output may end.
+A gate that stands only behind an entry token is skipped, unless the first token is that. Free output is watched, not
+masked; bound output is masked by the grammar. Stop tokens are this matcher's business alone: the grammar's own
+end-of-sequence bits give way to the sequence's stop tokens, which are allowed exactly when the output may end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Matcher:
         self._accepted: list[int] = []
         self.bound: LLMatcher | None = None
         self._watch: GateWatch | None = None
-        self._enter(0)
+        self._entry_id: int | None = None  # the token that may come first, whatever the grammar says
+        self._begin()
 
     @property
     def vocab_size(self) -> int:
@@ -41,10 +42,13 @@ class Matcher:
 
     def accept_token(self, token_id: int) -> bool:
         """Advance over `token_id`; false, and nothing changes, when the grammar does not allow it."""
-        if self.bound is None:
+        if token_id == self._entry_id:
+            self._enter(0)
+        elif self.bound is None:
             self._accept_free(token_id)
         elif self.bound.try_consume_tokens([token_id]) != 1:
             return False
+        self._entry_id = None
         self._accepted.append(token_id)
         return True
 
@@ -54,10 +58,10 @@ class Matcher:
             row.fill(-1)
         else:
             self.bound.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        self.mask_ends(row)
+        self.mask_exceptions(row)
 
-    def mask_ends(self, row: Any) -> None:
-        """Correct a filled row: stop tokens where the output may end, nothing at all once the grammar has failed."""
+    def mask_exceptions(self, row: Any) -> None:
+        """Correct a filled row: stop tokens where the output may end, an entry, nothing once the grammar has failed."""
         if self.bound is not None and self.bound.is_error():
             self._grammar.has_failed = True
             row.fill(0)
@@ -70,6 +74,8 @@ class Matcher:
                 words[token_id // 32] |= bit
             elif self.bound is not None or token_id in self._stop_ids:
                 words[token_id // 32] &= ~bit
+        if self._entry_id is not None:
+            words[self._entry_id // 32] |= np.uint32(1 << (self._entry_id % 32))
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last `num_tokens` accepted tokens. Raises `ValueError` for more than there are."""
@@ -77,7 +83,7 @@ class Matcher:
             raise ValueError(f"num_tokens must be in [0, {len(self._accepted)}]. Given: {num_tokens}")
         kept = self._accepted[: len(self._accepted) - num_tokens]
         self._accepted = []
-        self._enter(0)
+        self._begin()
         for token_id in kept:
             self.accept_token(token_id)
 
@@ -89,6 +95,10 @@ class Matcher:
         if self.bound is not None:
             return bool(self.bound.is_accepting())
         return self._watch is not None and self._watch.gate.may_end
+
+    def _begin(self) -> None:
+        self._entry_id = self._gates[0].entry_id if self._gates else None
+        self._enter(0 if self._entry_id is None else 1)
 
     def _enter(self, gate: int) -> None:
         """Stand before gate number `gate`, or in the grammar behind the last one."""

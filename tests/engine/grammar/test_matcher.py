@@ -108,6 +108,34 @@ def test_a_reasoning_model_that_does_not_reason_is_bound_at_once(deepseek: Vocab
     assert follow(matcher, tokens_of(deepseek, '{"n": 1}')) and matcher.is_terminated()
 
 
+def test_a_model_that_may_open_its_reasoning_itself_is_bound_at_once_when_it_does_not(deepseek: Vocabulary) -> None:
+    fields = {"begins_after": THINKING_END, "reasoning_start": "<think>"}
+    grammar = compiled(deepseek, "json", NUMBER, **fields)
+    start = deepseek.marker_id("<think>")
+    first, straight, late = (grammar.new_matcher(STOPS) for _ in range(3))
+    reasoned = tokens_of(deepseek, '<think>hm, "1"?</think>{"n": 1}', "<think>", THINKING_END)
+    assert mask_of(first)[start] and follow(first, reasoned) == len(reasoned) and first.is_terminated()
+    first.rollback(len(reasoned))
+    assert follow(first, reasoned) == len(reasoned) and first.is_terminated()
+    assert follow(straight, tokens_of(deepseek, "Well")) == 0
+    assert follow(straight, tokens_of(deepseek, '{"n": 1}')) and straight.is_terminated()
+    follow(late, tokens_of(deepseek, "{"))
+    assert not mask_of(late)[start]
+
+
+def test_a_call_may_follow_reasoning_that_the_model_opens_itself_or_come_at_once(deepseek: Vocabulary) -> None:
+    tools = '[{"type":"function","function":{"name":"f","parameters":{}}}]'
+    grammar = compiled(
+        deepseek, "tool_call", tools, tool_markup="hermes", begins_after=THINKING_END, reasoning_start="<think>"
+    )
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    for output, is_bound in ((call, True), (f"<think>{call}", False), (f"<think>so</think>{call}", True)):
+        matcher = grammar.new_matcher(STOPS)
+        tokens = tokens_of(deepseek, output, "<think>", THINKING_END)
+        assert follow(matcher, tokens) == len(tokens)
+        assert (matcher.bound is not None) is is_bound, output
+
+
 def test_a_marker_without_a_token_is_found_in_text_however_tokens_cut_it(smollm2: Vocabulary) -> None:
     grammar = compiled(smollm2, "regex", "[0-9]+!", begins_after="</think>")
     for reasoning in ("a</think>12!", "</think>12!", "</thin</think>12!"):
