@@ -76,6 +76,8 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone: aiohttp ends the connection
         return self._respond(status, exc)
 
     def _expect_headers(self) -> None:

@@ -157,8 +157,7 @@ class Clock:
         return not self.open
 
     def _look(self) -> None:
+        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._look) if self.open else None
         now = time.monotonic()
         for lifeline in list(self.open):
             lifeline.check(now)
-        loop = asyncio.get_running_loop()
-        self._tick = loop.call_later(TICK_S, self._look) if self.open else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -82,7 +83,9 @@ class SseSink:
 
     def keep_alive(self) -> None:
         """Say something that no client takes for an event, so that nobody on the way gives the connection up."""
-        if not self.is_congested:
+        if self.is_congested:
+            return
+        with suppress(ConnectionResetError):  # the client has gone, and its handler is being cancelled
             self._response.send(self._protocol.keep_alive_frame, self._trace.lifeline.sent_at)
 
     def finish(self) -> web.StreamResponse:
