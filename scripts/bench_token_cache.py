@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--new-chars", type=int, default=400, help="length of the new message (400)")
     arguments = parser.parse_args()
     tokenizer_json = v41_tokenizer_json()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as in the workers
     warm, cold = preparer(tokenizer_json, 64), preparer(tokenizer_json, 0)
     reference = Side(importlib.import_module("deepseek_recipe"), tokenizer_json)
     history = agent_messages(arguments.size_kb * 1000, arguments.result_chars)

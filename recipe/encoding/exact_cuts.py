@@ -17,8 +17,9 @@ import tokenizers
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
-PART_LENGTH = 2048
-"""Texts up to this length, in characters, stay whole."""
+WHOLE_LENGTH = 8192
+"""Texts up to this length, in characters, are not worth cutting."""
+_PART_LENGTH = 4096
 
 _CUT = re.compile(r"\n(?<=\S\n)(?=[^\s/])|(?<=\S)(?= [^\W\d_])")
 _BRANCHES = frozenset(
@@ -57,9 +58,9 @@ def allows_cuts(tokenizer: tokenizers.Tokenizer) -> bool:
 
 
 def parts(text: str) -> Iterator[str]:
-    """Yield `text` in parts of about 2,048 characters or more, as its lines allow."""
+    """Yield `text` in parts of about 4,096 characters or more, as its lines allow."""
     start = 0
-    while len(text) - start > PART_LENGTH and (cut := _CUT.search(text, start + PART_LENGTH)):
+    while len(text) - start > _PART_LENGTH and (cut := _CUT.search(text, start + _PART_LENGTH)):
         yield text[start : cut.end()]
         start = cut.end()
     yield text[start:]

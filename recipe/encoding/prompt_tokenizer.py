@@ -13,13 +13,12 @@ from itertools import chain, pairwise
 import tokenizers
 
 from recipe.argument import quoted
-from recipe.encoding.exact_cuts import PART_LENGTH, allows_cuts, parts
+from recipe.encoding.exact_cuts import WHOLE_LENGTH, allows_cuts, parts
 from recipe.encoding.stretch_context import StretchContext
 from recipe.encoding.token_cache import TokenCache
 from recipe.prompt import Prompt
 
 _DEFAULT_CACHE_BYTES = 4 << 20
-_LITTLE = 4096  # characters
 _FIRST = "\0first\0"
 """Distinguishes a text that begins a prompt in the cache, where that makes a difference."""
 
@@ -38,7 +37,7 @@ class PromptTokenizer:
         self._special_ids = _SpecialIds({token.content: _packed([token_id]) for token_id, token in added.items()})
         self._added_ids = frozenset(added)
         self._context = StretchContext(tokenizer)
-        self._longest = PART_LENGTH if self._context.is_free and allows_cuts(tokenizer) else sys.maxsize
+        self._longest = WHOLE_LENGTH if self._context.is_free and allows_cuts(tokenizer) else sys.maxsize
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the IDs of `prompt`. Raises RuntimeError when it has a special token that the vocabulary lacks."""
@@ -89,9 +88,9 @@ class PromptTokenizer:
         return ids
 
     def _fill(self, found: list[bytes], unknown: list[tuple[int, str]]) -> None:
-        """Encode the (place, stretch) pairs, put the IDs in their places and into the cache."""
+        """Encode the (place, stretch) pairs in one batch, put the IDs in their places and into the cache."""
         later = self._context.later
-        encodings = _encodings(later, [stretch for _, stretch in unknown])
+        encodings = later.encode_batch_fast([stretch for _, stretch in unknown], add_special_tokens=False)
         for (place, stretch), encoding in zip(unknown, encodings, strict=True):
             ids = encoding.ids
             if not self._added_ids.isdisjoint(ids):
@@ -122,13 +121,6 @@ class PromptTokenizer:
             len(piece),
         ]
         return [piece[start:end] for start, end in pairwise(cuts)]
-
-
-def _encodings(twin: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
-    """Encode a little in this thread and much in all: waking them takes milliseconds on a busy machine."""
-    if sum(map(len, texts)) <= _LITTLE:
-        return [twin.encode(text, add_special_tokens=False) for text in texts]
-    return twin.encode_batch_fast(texts, add_special_tokens=False)
 
 
 class _SpecialIds(dict[str, bytes]):

@@ -233,7 +233,7 @@ def test_a_long_message_that_grows_encodes_its_last_part_alone(deepseek: Tokeniz
     misses = tokenizer.cache.misses
     grown = prompt("<｜User｜>", "\n".join([*lines, "one line more"]))
     assert tokenizer.encode(grown) == deepseek.encode(grown.text)
-    assert misses > 10
+    assert misses > 5
     assert tokenizer.cache.misses == misses + 1
 
 
