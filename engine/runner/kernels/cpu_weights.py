@@ -20,6 +20,7 @@ from gguf.constants import GGMLQuantizationType
 
 from engine.runner.kernels.cpu_library import BFLOAT16, Matrix
 from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.progress import loading_bar
 from engine.runner.weights.tensors import StoredBlocks, Tensors
 
 _ALIGNMENT = 64
@@ -63,8 +64,9 @@ class PackedWeights:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)
         self._memory = np.frombuffer(pages, np.uint8)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(self._pack, self._places))
+        with ThreadPoolExecutor(threads) as pool, loading_bar(len(self._places)) as advance:
+            for _ in pool.map(self._pack, self._places):
+                advance(1)
         for place in self._places.values():
             place.blocks = None
 

@@ -172,7 +172,9 @@ class DecoderArchitecture:
         numbers = replace(numbers, windows=limited)
         checkpoint = open_checkpoint(numbers, tensors, device=device, dtype=dtype)
         frequencies = model_frequencies(config, numbers, checkpoint)
-        return Decoder(numbers, checkpoint, Rope(frequencies, max_positions, dtype, device, rope_magnitude(config)))
+        rope = Rope(frequencies, max_positions, dtype, device, rope_magnitude(config))
+        with checkpoint.progress():
+            return Decoder(numbers, checkpoint, rope)
 
     def sizes(self, config: dict[str, Any], dtype: torch.dtype) -> ModelSizes:
         """The model's sizes, without reading its weights."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 
 import torch
 
 from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.progress import loading_bar
 from engine.runner.weights.tensors import Tensors
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -40,9 +42,16 @@ class Checkpoint:
             )
         self.device, self.dtype = device, dtype
         self._tensors, self._shapes = tensors, shapes
+        self._advance: Callable[[int], object] = lambda number: None
 
     def __contains__(self, name: str) -> bool:
         return name in self._shapes
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Show on a terminal how many of the tensors have been taken; elsewhere nothing is shown."""
+        with loading_bar(len(self._shapes)) as self._advance:
+            yield
 
     def take(self, name: str) -> torch.Tensor:
         """Tensor `name` in the model's precision and place."""
@@ -84,6 +93,7 @@ class Checkpoint:
         tensor, expected = self._tensors.load(name), self._shapes[name]
         if tuple(tensor.shape) != expected:
             raise ModelLoadError(f"tensor {name} has shape {list(tensor.shape)}, but the model needs {list(expected)}")
+        self._advance(1)
         return tensor
 
 

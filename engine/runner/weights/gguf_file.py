@@ -23,7 +23,7 @@ _VERSIONS = (2, 3)
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 _STRING, _ARRAY = 8, 9
-_ROWS_BYTES = 2**20  # stored bytes that are dequantised together
+_ROWS_BYTES = 2**18  # stored bytes that are dequantised together
 _SCALARS = {
     0: Struct("<B"),
     1: Struct("<b"),
