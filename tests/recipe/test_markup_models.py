@@ -213,6 +213,8 @@ def test_a_constraint_knows_the_markup_and_where_it_begins() -> None:
         return found
 
     assert (constraint("qwen").tool_markup, constraint("qwen").begins_after) == ("hermes", "</think>")
+    assert constraint("qwen").reasoning_start == "<think>", "the model opens it, or answers at once"
+    assert constraint("r1").reasoning_start == "", "the prompt has opened it"
     assert constraint("qwen", enable_thinking=False).begins_after == ""
     assert constraint("r1").tool_markup == "deepseek-v3"
     assert constraint("r1").begins_after == "</think>"
