@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from itertools import count
+from operator import index
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +34,7 @@ from engine.entrypoints.served_model import prepare_config
 from engine.entrypoints.statistics import Statistics
 from recipe.encoding.tokenizer import Tokenizer
 
-Prompts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = core.SamplingParams | Sequence[core.SamplingParams]
 
@@ -98,16 +99,17 @@ class LLM:
         self._core: EngineCore | None = make_core(self._files, config, _say)
 
     def generate(
-        self, prompts: Prompts, sampling_params: Params | None = None, use_tqdm: bool = True
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params | None = None, use_tqdm: bool = True
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs are in the order of the prompts.
 
-        `prompts` are texts or lists of token IDs, or one of either. A text is the caller's own: the spelling of a
-        special token in it is that token (use `chat` for what users typed), and the BOS token is put in front where the
-        model was trained with one. `sampling_params` is one for all or a list with one for each; without any, the
-        model's own defaults apply. Raises `RequestRefusedError`, naming the prompt, before anything has run.
+        `prompts` are texts or lists of token IDs (also as `{"prompt": ...}` or `{"prompt_token_ids": ...}`), or one of
+        these. A text is the caller's own: the spelling of a special token in it is that token (use `chat` for what
+        users typed), and the BOS token is put in front where the model was trained with one. `sampling_params` is one
+        for all or a list with one for each; without any, the model's own defaults apply. Raises `RequestRefusedError`,
+        naming the prompt, before anything has run.
         """
-        given = _as_list(prompts)
+        given = [_text_or_ids(place, prompt) for place, prompt in enumerate(_as_list(prompts))]
         params = self._params(sampling_params, len(given))
         requests = [
             OfflineRequest(self._next_id(), prompt if isinstance(prompt, str) else None, token_ids, setting)
@@ -187,11 +189,11 @@ class LLM:
             raise EngineDeadError("this LLM was closed")
         return self._core
 
-    def _encode(self, prompts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    def _encode(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
         """Token IDs of every prompt; the texts are encoded together, on all cores."""
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         encodings = iter(self._tokenizer.inner.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
-        return [self._with_bos(next(encodings).ids) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+        return [self._with_bos(next(encodings).ids) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _with_bos(self, token_ids: list[int]) -> list[int]:
         bos = self._bos_token_id
@@ -270,11 +272,22 @@ def _refuse_what_is_not_offered(
             raise ConfigError(f"there is no engine argument {name!r}; there are {', '.join(sorted(known))}")
 
 
-def _as_list(prompts: Prompts) -> list[Any]:
+def _as_list(prompts: Any) -> list[Any]:
     """The prompts as a list, also where a single one was given."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]
-    return list(prompts)
+    is_one = isinstance(prompts, str | Mapping) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
+    return [prompts] if is_one else list(prompts)
+
+
+def _text_or_ids(place: int, prompt: Any) -> str | list[int]:
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
+    if isinstance(prompt, str):
+        return prompt
+    try:
+        return [index(token_id) for token_id in prompt]
+    except TypeError:
+        kind = type(prompt).__name__
+        raise RequestRefusedError(f"prompt {place} must be a text or a list of token IDs. Given: {kind}") from None
 
 
 def _with_text_fields(params: core.SamplingParams) -> SamplingParams:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -94,6 +95,22 @@ def test_texts_and_token_ids_may_be_mixed_and_a_single_prompt_stands_for_itself(
     for alone in (generate(llm, "hello", params), generate(llm, ids, params)):
         assert [output.outputs[0].token_ids for output in alone] == [mixed[0].outputs[0].token_ids]
     assert generate(llm, [], params) == []
+
+
+def test_prompts_may_come_as_objects_and_as_any_kind_of_integers(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, **GREEDY)
+    ids = llm.get_tokenizer().encode("hello")
+    forms: list[Any] = ["hello", {"prompt": "hello"}, {"prompt_token_ids": ids}, np.array(ids), tuple(ids)]
+    outputs = generate(llm, forms, params)
+    assert all(output.prompt_token_ids == ids for output in outputs)
+    for form in forms:
+        assert generate(llm, form, params)[0].outputs == outputs[0].outputs
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, {"text": "x"}, [1.5], ["a", "b"]])
+def test_a_prompt_of_another_kind_is_refused_by_its_number(llm: LLM, wrong: Any) -> None:
+    with pytest.raises(RequestRefusedError, match="prompt 1 must be a text or a list of token IDs"):
+        generate(llm, ["a", wrong])
 
 
 def test_every_request_has_an_id_of_its_own(llm: LLM) -> None:
