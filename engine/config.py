@@ -11,6 +11,7 @@ from typing import Any
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 CPU_KERNELS = ("auto", "off")
+WARMUPS = ("none", "fast", "full")
 
 
 class ConfigError(ValueError):
@@ -36,6 +37,7 @@ class EngineConfig:
     stop_preempted_request: end a sequence with an error when the blocks run out, instead of computing it again later.
     enforce_eager: no CUDA graphs. num_threads: threads of the forward pass on the CPU; None takes all cores.
     cpu_kernels: "auto" computes on the compiled CPU kernels where model and dtype allow; "off" leaves it to torch.
+    warmup: what is computed before the first request: "none", "fast" (a prefill and a decode) or "full" (every size).
     seed: makes the draws of requests without a seed of their own repeatable; None draws fresh ones.
     """
 
@@ -58,6 +60,7 @@ class EngineConfig:
     enforce_eager: bool = False
     num_threads: int | None = None
     cpu_kernels: str = "auto"
+    warmup: str = "fast"
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +72,7 @@ class EngineConfig:
         _require_choice("device", self.device, DEVICES)
         _require_choice("dtype", self.dtype, DTYPES)
         _require_choice("cpu_kernels", self.cpu_kernels, CPU_KERNELS)
+        _require_choice("warmup", self.warmup, WARMUPS)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(f"gpu_memory_utilization must be in (0, 1]. Given: {self.gpu_memory_utilization!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -43,6 +43,7 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         stop_preempted_request=options.stop_preempted_request,
         num_threads=options.threads,
         cpu_kernels=options.cpu_kernels,
+        warmup=options.warmup,
         seed=options.seed,
     )
 

@@ -17,9 +17,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core.runner import SampledToken
-from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.core.sequence import Sequence
 from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.kernels.cpu_llama import CompiledLlama
@@ -29,10 +27,10 @@ from engine.runner.linear import packs
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
 from engine.runner.models.registry import Model, architecture_of
 from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
+from engine.runner.warm_up import warm_up
 from engine.runner.weights.model_files import ModelFiles
 
 Progress = Callable[[str], None]
-_WARM_UP_TOKENS = 32
 
 
 @dataclass(slots=True)
@@ -84,8 +82,8 @@ class ModelRunner:
         started = perf_counter()
         keep_freed_memory()
         runner = cls(model, plan, device)
-        runner.warm_up()
-        say(f"warm-up: {_seconds(started)}")
+        number = warm_up(runner, config)
+        say(f"warm-up: {number} steps, {_seconds(started)}")
         return runner
 
     @torch.inference_mode()
@@ -108,16 +106,9 @@ class ModelRunner:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def warm_up(self) -> None:
-        """A prefill and a decode, so that the first request does not pay for what is made once."""
-        length = min(_WARM_UP_TOKENS, self.max_model_len - 1, self.num_blocks * self.block_size - 1)
-        if length < 1:
-            return
-        sequence = Sequence("warm-up", [0] * (length + 1), length, SamplingParams(), 0, frozenset(), length + 1, 0)
-        sequence.block_table = list(range(length // self.block_size + 1))
-        for start, tokens in ((0, length), (length, 1)):
-            batch = SchedulerOutput([ScheduledSequence(sequence, start, tokens, True)])
-            self.read(self.sample(self.launch(batch), None))
+    def step(self, batch: SchedulerOutput) -> None:
+        """Compute `batch` to its end; nobody wants its tokens."""
+        self.read(self.sample(self.launch(batch), None))
 
     def _forward(self, batch: SchedulerOutput) -> torch.Tensor:
         """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
