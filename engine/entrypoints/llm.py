@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
 from operator import index
@@ -32,6 +32,7 @@ from engine.entrypoints.request_output import RequestOutput
 from engine.entrypoints.sampling_params import SamplingParams
 from engine.entrypoints.served_model import prepare_config
 from engine.entrypoints.statistics import Statistics
+from recipe.bad_words import bad_word_token_ids
 from recipe.encoding.tokenizer import Tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -217,14 +218,23 @@ class LLM:
     def _params(self, given: Params | None, number: int) -> list[SamplingParams]:
         """One setting a prompt; raises `RequestRefusedError` when they are not as many, or ask for what is off."""
         if given is None or isinstance(given, core.SamplingParams):
-            params = [_with_text_fields(given or self.get_default_sampling_params())] * number
+            params = [self._resolved(given or self.get_default_sampling_params())] * number
         else:
-            params = [_with_text_fields(setting) for setting in given]
+            params = [self._resolved(setting) for setting in given]
         if len(params) != number:
             raise RequestRefusedError(f"there are {len(params)} sampling_params for {number} prompts")
         if not self._decode_sequence and any(setting.stop_strings for setting in params):
             raise RequestRefusedError("stop strings need decode_sequence=True; stop_token_ids do not")
         return params
+
+    def _resolved(self, params: core.SamplingParams) -> SamplingParams:
+        """The settings with their fields for texts, and with the tokens of their bad words."""
+        if not isinstance(params, SamplingParams):
+            return SamplingParams(**{item.name: getattr(params, item.name) for item in fields(params)})
+        if not params.bad_words:
+            return params
+        words = bad_word_token_ids(params.bad_words, self._tokenizer)
+        return replace(params, bad_words_token_ids=[*params.bad_words_token_ids, *words])
 
     def _run(self, requests: list[OfflineRequest], use_tqdm: bool) -> list[RequestOutput]:
         with self._lock, Progress(len(requests), shown=use_tqdm) as progress:
@@ -288,12 +298,6 @@ def _text_or_ids(place: int, prompt: Any) -> str | list[int]:
     except TypeError:
         kind = type(prompt).__name__
         raise RequestRefusedError(f"prompt {place} must be a text or a list of token IDs. Given: {kind}") from None
-
-
-def _with_text_fields(params: core.SamplingParams) -> SamplingParams:
-    if isinstance(params, SamplingParams):
-        return params
-    return SamplingParams(**{item.name: getattr(params, item.name) for item in fields(params)})
 
 
 def _say(line: str) -> None:

@@ -62,3 +62,9 @@ def test_an_empty_stop_string_is_refused(stop: object) -> None:
         assert SamplingParams(stop=()).stop_strings == ()
     with pytest.raises(ValueError, match="stop must hold strings that are not empty"):
         SamplingParams(stop=stop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("words", ["word", [""], [7]])
+def test_bad_words_are_a_list_of_texts(words: object) -> None:
+    with pytest.raises(ValueError, match="bad_words must hold strings that are not empty"):
+        SamplingParams(bad_words=words)  # type: ignore[arg-type]

@@ -157,6 +157,13 @@ def test_a_stop_token_is_no_part_of_the_output_and_named_when_the_request_asked_
     assert len(stopped.logprobs) == len(stopped.token_ids)
 
 
+def test_a_bad_word_is_not_in_the_text(llm: LLM) -> None:
+    whole = generate(llm, [7], SamplingParams(max_tokens=20, **GREEDY))[0].outputs[0]
+    word = llm.get_tokenizer().token_bytes(whole.token_ids[5]).decode()
+    without = generate(llm, [7], SamplingParams(max_tokens=20, bad_words=[word], **GREEDY))[0].outputs[0]
+    assert word in whole.text and whole.token_ids[5] not in without.token_ids
+
+
 def test_logprobs_hold_the_chosen_token_and_the_best_alternatives(llm: LLM, reference: LlamaForCausalLM) -> None:
     params = SamplingParams(max_tokens=5, logprobs=3, temperature=2.0, seed=4, ignore_eos=True)
     output = generate(llm, PROMPTS[0], params)[0]
