@@ -189,6 +189,19 @@ def test_cancel_frees_a_sequence_in_every_state_and_twice_is_once() -> None:
     assert core.blocks.num_used == 0
 
 
+def test_a_preempted_sequence_can_be_cancelled_while_it_waits() -> None:
+    core = make_core(FakeRunner(num_blocks=12))
+    first, second = endless(core, "first", 8, 30), endless(core, "second", 8, 30)
+    while not second.num_preemptions:
+        core.step()
+    assert second.status is SequenceStatus.WAITING
+    core.cancel(second)
+    core.check_integrity()
+    outputs = drain(core)
+    assert second not in {output.sequence for output in outputs}
+    assert first.num_completion_tokens == 30
+
+
 def test_a_finished_sequence_cannot_be_cancelled_into_freeing_anothers_blocks() -> None:
     core = make_core(FakeRunner())
     short, long = endless(core, "short", 3, 1), endless(core, "long", 3, 20)
