@@ -74,9 +74,9 @@ class Checkpoint:
         for whole, names in zip(stack, groups, strict=True):
             begin = 0
             for name in names:
-                tensor = self._checked(name)
-                whole[begin : begin + len(tensor)] = tensor
-                begin += len(tensor)
+                rows = self._shapes[name][0]
+                whole[begin : begin + rows] = self._checked(name)  # freed before the next one is read
+                begin += rows
         return stack
 
     def take_weights(self, *modules: str) -> torch.Tensor:
