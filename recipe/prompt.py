@@ -5,8 +5,9 @@ with `push_special` and everything else with `push_text`, and the tokenizer enco
 are kept as they come; text, offsets and stretches are derived from them when asked for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from recipe.argument import text as text_argument
@@ -74,7 +75,7 @@ _POSITIONS = {name: position for position, name in enumerate(_DEFAULTS)}
 class SpecialTokens:
     """The spelling of each special token. What is not given keeps its default."""
 
-    __slots__ = ("_spellings",)
+    __slots__ = ("_given", "_spellings")
 
     def __init__(
         self,
@@ -102,16 +103,26 @@ class SpecialTokens:
             (bos, eos, thinking_start, thinking_end, system, user, assistant, latest_reminder, dsml, image)
             + (ref, ref_end, box, box_end, point, point_end, polygon, polygon_end)
         )  # fmt: skip
+        self._given = given
         self._spellings = {
             kind: kind.default_str() if spelling is None else text_argument(kind.value, spelling)
             for kind, spelling in zip(SpecialToken, given, strict=True)
         }
+
+    def __reduce__(self) -> tuple[Callable[..., "SpecialTokens"], tuple[str | None, ...]]:
+        """What was given; a process that has had the same before takes that again."""
+        return _special_tokens, self._given
 
     def token(self, token: SpecialToken) -> str:
         """Return the spelling of `token`."""
         if not isinstance(token, SpecialToken):
             raise TypeError(f"argument 'token': '{type(token).__name__}' object cannot be cast as 'SpecialToken'")
         return self._spellings[token]
+
+
+@lru_cache(maxsize=16)
+def _special_tokens(*given: str | None) -> SpecialTokens:
+    return SpecialTokens(**{kind.value: spelling for kind, spelling in zip(SpecialToken, given, strict=True)})
 
 
 class Prompt:

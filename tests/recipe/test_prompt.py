@@ -1,5 +1,6 @@
 """Prompts: text, special ranges, and what becomes of them when a prompt is cut."""
 
+import pickle
 from itertools import pairwise
 
 import pytest
@@ -70,3 +71,9 @@ def test_special_tokens_are_numbered_in_order_and_equal_only_themselves() -> Non
     assert [int(token) for token in SpecialToken] == list(range(18))
     assert SpecialToken.Bos != 0
     assert repr(SpecialToken.Dsml) == "SpecialToken.Dsml"
+
+
+def test_spellings_survive_the_way_between_processes() -> None:
+    for tokens in (SpecialTokens(), SpecialTokens(user="<u>")):
+        copy = pickle.loads(pickle.dumps(tokens))
+        assert [copy.token(kind) for kind in SpecialToken] == [tokens.token(kind) for kind in SpecialToken]
