@@ -20,11 +20,10 @@ from llguidance import LLMatcher, LLParserLimits
 from engine.backend import ConstraintHandle, ConstraintRefusedError
 from engine.grammar.compiled_grammar import CompiledGrammar
 from engine.grammar.constraint_grammar import constraint_grammar
-from engine.grammar.json_rules import JsonRules
 from engine.grammar.vocabulary import Vocabulary
 from recipe.request import OutputConstraint
 
-_LIMITS = LLParserLimits(max_grammar_size=100_000, verbose_errors=False)
+_LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 _MAX_MASK_S = 0.2  # of CPU time for the first mask: whatever takes longer would hold up every step
 _NUM_THREADS = 2
 _MAX_REASON_CHARS = 400
@@ -40,7 +39,7 @@ class GrammarCompiler:
         vocab_size: int,
         eos_token_ids: Iterable[int],
         *,
-        max_entries: int = 256,
+        max_entries: int = 128,
         timeout_s: float = 10.0,
     ) -> None:
         self._vocabulary_source = (tokenizer_json, vocab_size, tuple(eos_token_ids))
@@ -96,10 +95,14 @@ def compile_grammar(constraint: OutputConstraint, vocabulary: Vocabulary) -> Com
     def error_of(lark: str) -> str:
         return _reason(_matcher(lark, vocabulary))
 
-    source = constraint_grammar(constraint, vocabulary, JsonRules())
-    start = _matcher(source.lark, vocabulary)
-    if start.is_error():
-        source = constraint_grammar(constraint, vocabulary, JsonRules(error_of))
+    try:
+        source = constraint_grammar(constraint, vocabulary)
+        start = _matcher(source.lark, vocabulary)
+        is_sound = not start.is_error()
+    except ConstraintRefusedError:
+        is_sound = False
+    if not is_sound:
+        source = constraint_grammar(constraint, vocabulary, error_of)
         start = _matcher(source.lark, vocabulary)
     _check(start)
     return CompiledGrammar(start, source.gates, vocabulary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llguidance
@@ -12,9 +12,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from engine.backend import ConstraintRefusedError
 from engine.grammar.gate import Gate, Opening
-from engine.grammar.json_rules import JsonRules
-from engine.grammar.tool_grammar.markups import markup_of
-from engine.grammar.tool_grammar.tool_block import ToolBlock
+from engine.grammar.json_rules import ErrorOf
+from engine.grammar.tool_grammar.markups import ToolMarkup, markup_of
+from engine.grammar.tool_grammar.tool_block import Tool, ToolBlock
 from engine.grammar.vocabulary import Vocabulary, literal
 from engine.grammar.writer import GrammarWriter
 from recipe.request import OutputConstraint
@@ -32,13 +32,17 @@ class ConstraintGrammar:
 
 
 def constraint_grammar(
-    constraint: OutputConstraint, vocabulary: Vocabulary, json_rules: JsonRules
+    constraint: OutputConstraint, vocabulary: Vocabulary, error_of: ErrorOf | None = None
 ) -> ConstraintGrammar:
-    """The grammar of `constraint`. Raises `ConstraintRefusedError`."""
+    """The grammar of `constraint`. Raises `ConstraintRefusedError`.
+
+    Without `error_of` everything is taken at its word. If that does not compile, `error_of` helps to tell what of it
+    can be enforced: it compiles a grammar and says what is wrong.
+    """
     describe = _KINDS.get(constraint.kind)
     if describe is None:
         raise ConstraintRefusedError(f"there is no constraint of the kind {constraint.kind!r:.40}")
-    return describe(constraint, GrammarWriter(vocabulary, json_rules))
+    return describe(constraint, GrammarWriter(vocabulary, error_of))
 
 
 def _json(constraint: OutputConstraint, writer: GrammarWriter) -> ConstraintGrammar:
@@ -74,6 +78,9 @@ def _tools(constraint: OutputConstraint, writer: GrammarWriter) -> ConstraintGra
     """Calls of tools; the output is bound at once, or from the marker on that opens a block."""
     markup = markup_of(constraint.tool_markup)
     block = ToolBlock.of(constraint)
+    if writer.error_of is not None:
+        tools = [_enforceable(tool, markup, block, writer.vocabulary, writer.error_of) for tool in block.tools]
+        block = replace(block, tools=tools)
     start = markup.write(writer, block)
     lark = writer.grammar(start if block.is_open else _gap_or(start, writer))
     reasoning = () if markup.opens_in_reasoning and not block.is_required else _reasoning(constraint, writer)
@@ -81,6 +88,18 @@ def _tools(constraint: OutputConstraint, writer: GrammarWriter) -> ConstraintGra
         return ConstraintGrammar(lark, reasoning)
     opening = Gate(markup.openings(writer.vocabulary), may_end=True, replays=True)
     return ConstraintGrammar(lark, (*reasoning, opening))
+
+
+def _enforceable(tool: Tool, markup: ToolMarkup, block: ToolBlock, vocabulary: Vocabulary, error_of: ErrorOf) -> Tool:
+    """The tool, with any arguments where nobody was promised more and its parameters cannot be enforced at all."""
+    if tool.is_promise:
+        return tool
+    writer = GrammarWriter(vocabulary, error_of)
+    try:
+        fails = error_of(writer.grammar(markup.write(writer, replace(block, tools=[tool]))))
+    except ConstraintRefusedError:
+        fails = "refused"
+    return replace(tool, parameters={"type": "object"}) if fails else tool
 
 
 def _parsed(constraint: OutputConstraint) -> Any:

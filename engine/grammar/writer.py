@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.grammar.json_rules import JsonRules
+from engine.grammar.json_rules import ErrorOf, JsonRules
 from engine.grammar.vocabulary import Vocabulary
 
 
 class GrammarWriter:
-    """Names rules as they come; equal ones share a name."""
+    """Names rules as they come; equal ones share a name.
 
-    def __init__(self, vocabulary: Vocabulary, json_rules: JsonRules) -> None:
+    With `error_of`, which compiles a grammar, whatever is added is tried first; see `JsonRules`.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, error_of: ErrorOf | None = None) -> None:
         self.vocabulary = vocabulary
-        self._json_rules = json_rules
+        self.error_of = error_of
+        self._json_rules = JsonRules(error_of)
         self._names: dict[str, str] = {}
 
     def rule(self, body: str) -> str:

@@ -43,7 +43,9 @@ def raw_text(schemas: list[dict[str, Any]], where: str, is_promise: bool) -> str
 
 
 def search_pattern(pattern: str) -> str | None:
-    """A pattern that matches whole texts in which `pattern` is found; None for anchors in the middle of it."""
+    """A pattern that matches whole texts in which `pattern` is found; None where it looks around or back."""
+    if any(_LOOKS_ELSEWHERE.fullmatch(piece) for piece in _PIECE.findall(pattern)):
+        return None
     wholes = []
     for alternative in _alternatives(pattern):
         starts, ends = alternative.startswith("^"), re.search(r"(?<!\\)(\\\\)*\$$", alternative) is not None
@@ -80,6 +82,7 @@ def _whole_format(schema: dict[str, Any]) -> str | None:
 
 _CLASS_OR_ESCAPE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _ANCHOR = re.compile(r"[\^$]|\(\?[=!<]")
+_LOOKS_ELSEWHERE = re.compile(r"\\[bBAzZGk1-9]")
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 

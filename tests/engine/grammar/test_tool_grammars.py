@@ -231,6 +231,43 @@ def test_a_schema_that_was_promised_is_enforced_or_refused_and_any_other_as_far_
     assert not accepts(grammar, tokens_of(deepseek, written(markup, [("f", {"a": 1})]), *MARKERS))
 
 
+HOPELESS = {
+    "elsewhere": {"$ref": "https://example.com/schema.json"},
+    "nowhere": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}},
+    "pattern": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a)\\1"}}},
+    "no value": {"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]},
+}
+
+
+@pytest.mark.parametrize("markup", MARKUPS)
+@pytest.mark.parametrize("name", HOPELESS)
+def test_a_tool_whose_schema_is_hopeless_takes_any_arguments_and_the_others_keep_theirs(
+    deepseek: Vocabulary, markup: str, name: str
+) -> None:
+    grammar = compiled(
+        deepseek, "tool_call_required", json.dumps([tool("f", HOPELESS[name]), WEATHER]), tool_markup=markup
+    )
+
+    def is_accepted(call: str, arguments: dict[str, Any]) -> bool:
+        return accepts(grammar, tokens_of(deepseek, written(markup, [(call, arguments)]), *MARKERS))
+
+    assert is_accepted("f", {"a": "b"})
+    assert is_accepted("get_weather", {"city": "x"}) and not is_accepted("get_weather", {"days": 1})
+    with pytest.raises(ConstraintRefusedError):
+        compiled(deepseek, "tool_call", json.dumps([tool("f", HOPELESS[name], strict=True)]), tool_markup=markup)
+
+
+@pytest.mark.parametrize("markup", DIALECTS)
+def test_a_schema_that_only_refers_to_itself_is_told_and_does_not_hang(deepseek: Vocabulary, markup: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    with pytest.raises(ConstraintRefusedError, match="refers to itself"):
+        compiled(deepseek, "tool_call", json.dumps([tool("f", parameters, strict=True)]), tool_markup=markup)
+    deep: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
+    nested = json.dumps([tool("f", {**parameters, "$defs": {"a": deep}}, strict=True)])
+    with pytest.raises(ConstraintRefusedError, match="refers to itself"):
+        compiled(deepseek, "tool_call", nested, tool_markup=markup)
+
+
 def test_a_function_without_declared_parameters_takes_any(deepseek: Vocabulary) -> None:
     grammar = compiled(deepseek, "tool_call_required", json.dumps([tool("f")]), tool_markup="deepseek-v4.1")
     for arguments in ({}, {"x": 1, "y": "z"}):
