@@ -11,8 +11,8 @@ import sys
 
 def main() -> int:
     """Parse the command line and serve until told to stop; returns the exit code."""
+    from engine.entrypoints.command_line import parse_options
     from engine.entrypoints.lifecycle import run
-    from engine.entrypoints.options import parse_options
 
     return run(parse_options())
 

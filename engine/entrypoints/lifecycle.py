@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import os
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -23,12 +22,14 @@ from engine.backend import Backend
 from engine.config import ConfigError
 from engine.entrypoints.assembly import engine_config, make_compiler, make_core, open_files
 from engine.entrypoints.fingerprint import system_fingerprint
+from engine.entrypoints.listening import check_address, listen, stop_listening
 from engine.entrypoints.options import OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
 from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
 from engine.entrypoints.shutdown import StopSignals, drain
 from engine.entrypoints.statistics import log_statistics
+from engine.entrypoints.systemd import notify
 from engine.entrypoints.telemetry import ObservableBackend, set_up_logging
 from engine.entrypoints.tls import server_context
 from engine.runner.weights.model_files import ModelFiles, ModelLoadError
@@ -40,10 +41,6 @@ logger = logging.getLogger("server")
 
 CLOSE_TIMEOUT_S = 2.0
 """How long a connection may take to close, once its requests were drained."""
-
-
-class StartupError(Exception):
-    """The server cannot start; the message is one line that says what to do."""
 
 
 class Phases:
@@ -82,11 +79,12 @@ async def create_server(options: ServerOptions, signals: StopSignals | None = No
     """Run the whole server inside the current event loop for as long as the context is open.
 
     May be entered many times in one process. `signals` hears of an engine's death, and can hurry the drain at the end.
-    Raises `StartupError`, `ConfigError` or `ModelLoadError`.
+    Raises `OptionError`, `ConfigError`, `ModelLoadError` or `WorkerDiedError`, each of them saying what to do.
     """
     phases = Phases()
     signals = signals or StopSignals()
     context = server_context(options)
+    check_address(options)
     async with contextlib.AsyncExitStack() as stack:
         with phases.phase("model files"):
             files = open_files(options)
@@ -112,8 +110,8 @@ async def create_server(options: ServerOptions, signals: StopSignals | None = No
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         stack.push_async_callback(drain, desk.admission, desk.clock, signals.hurry, options.drain_seconds)
-        address = await _listen(runner, options, context)
-        stack.push_async_callback(_stop_listening, runner)
+        address = await listen(runner, options, context)
+        stack.push_async_callback(stop_listening, runner)
         phases.say(
             f"ready after {phases.total_s:.2f} s: serving {', '.join(served_names(options, files))} on {address}"
         )
@@ -146,10 +144,10 @@ async def _start_backend(
     local = LocalBackend.start(
         lambda: make_core(files, config, phases.say),
         system_fingerprint=system_fingerprint(files.fingerprint, config),
-        on_death=signals.on_death,
     )
     stack.push_async_callback(local.aclose)
     compiler = make_compiler(files, await local.started())
+    local.on_death = signals.on_death
     stack.callback(compiler.close)
     local.compiler = compiler
     if not options.disable_log_stats:
@@ -158,32 +156,15 @@ async def _start_backend(
     return local
 
 
-async def _listen(runner: web.ServerRunner, options: ServerOptions, context: ssl.SSLContext | None) -> str:
-    try:
-        if options.uds is not None:
-            await web.UnixSite(runner, options.uds, ssl_context=context).start()
-            return f"unix:{options.uds}"
-        await web.TCPSite(runner, options.host, options.port, ssl_context=context).start()
-    except OSError as error:
-        where = options.uds or f"{options.host}:{options.port}"
-        raise StartupError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from None
-    host, port = runner.addresses[0][:2]
-    return f"{'http' if context is None else 'https'}://{host}:{port}"
-
-
-async def _stop_listening(runner: web.ServerRunner) -> None:
-    """Accept no more connections; those that are open stay."""
-    for site in list(runner.sites):
-        await site.stop()
-
-
 async def serve(options: ServerOptions) -> int:
     """Serve until a signal or the engine's death; returns the process's exit code."""
     signals = StopSignals()
     signals.listen()
-    async with create_server(options, signals):
+    async with create_server(options, signals) as server:
+        notify("READY=1", f"STATUS=serving on {server.address}")
         gc.freeze()  # a collection that looked at all that start-up made would stop everyone for 0.1 s
         await signals.stop.wait()
+        notify("STOPPING=1")
     return signals.exit_code
 
 
@@ -194,7 +175,7 @@ def run(options: ServerOptions) -> int:
     set_up_logging(options.log_level)
     try:
         return uvloop.run(serve(options))
-    except (StartupError, ConfigError, ModelLoadError, OptionError, WorkerDiedError) as error:
+    except (ConfigError, ModelLoadError, OptionError, WorkerDiedError) as error:
         print(f"server.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

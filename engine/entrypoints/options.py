@@ -1,17 +1,13 @@
-"""The program's options: one frozen dataclass, each field with its group, help and unit; argparse is built from it.
+"""The program's options: one frozen dataclass, each field with its group, help and unit.
 
-A field `max_body_mib` is the flag `--max-body-mib` and the key `max_body_mib` of a `--config` TOML file; the command
-line wins over the file, the file over the defaults.
+The command line and the configuration file are made from it: see `command_line`.
 """
 
 from __future__ import annotations
 
-import argparse
-import tomllib
-import typing
+import math
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from recipe.conversion_options import MAX_TOKENS_UPPER_BOUND
@@ -57,14 +53,12 @@ class ServerOptions:
     encoding: str = option(
         "auto", "model", "prompt format", choices=("auto", "deepseek-v4", "deepseek-v4.1", "chat-template")
     )
-    tool_markup: str = option(
-        "auto", "model", "how a model with a chat template writes tool calls", choices=("auto", *TOOL_MARKERS)
-    )
+    tool_markup: str = option("auto", "model", "tool calls, with a chat template", choices=("auto", *TOOL_MARKERS))
     reasoning_markers: str = option(
         "auto",
         "model",
-        "what a model with a chat template writes around its reasoning: auto, none, or two markers and a space between",
-        metavar="'START END'",
+        "around reasoning, with a chat template: auto, none, or two markers with a space between",
+        metavar="'A B'",
     )
     device: str = option("auto", "engine", "where to compute", choices=("auto", "cpu", "cuda"))
     dtype: str = option(
@@ -76,7 +70,7 @@ class ServerOptions:
     max_num_seqs: int = option(64, "engine", "sequences in one step")
     max_num_batched_tokens: int = option(1024, "engine", "tokens computed in one step")
     max_prefill_chunk_tokens: int = option(
-        512, "engine", "prompt tokens in a step in which others generate: what a running answer waits for at most"
+        512, "engine", "prompt tokens in one step beside running answers, which wait for no more"
     )
     kv_cache_mib: int | None = option(
         None, "engine", "memory for the KV cache in MiB", shown="from the device's memory"
@@ -86,7 +80,7 @@ class ServerOptions:
     cpu_kernels: str = option("auto", "engine", "compiled kernels on the CPU", choices=("auto", "off"))
     prefix_cache: bool = option(True, "engine", "reuse the KV of shared prompt beginnings")
     stop_preempted_request: bool = option(
-        False, "engine", "end a request when KV memory runs out, instead of computing it again later"
+        False, "engine", "when KV memory runs out, end a request; else it is computed again"
     )
     seed: int | None = option(None, "engine", "seed of requests that give none", shown="a fresh one each")
     warmup: str = option("fast", "engine", "what to run before the first request", choices=("none", "fast", "full"))
@@ -113,7 +107,7 @@ class ServerOptions:
         "requests",
         "requests for web search, which the server does not do",
         choices=("drop", "reject"),
-        shown="drop in Responses, reject in Messages",
+        shown="drop in Responses, else reject",
     )
     max_requests: int = option(1024, "limits", "requests under way at a time")
     max_preparing: int = option(256, "limits", "of them, requests whose body arrives or is prepared")
@@ -155,78 +149,19 @@ class ServerOptions:
     mock_rate: float = option(0.0, "mock", "tokens a second of one stream", shown="as fast as possible")
     mock_script: str | None = option(None, "mock", "recorded outputs to play, a JSON object a line", metavar="FILE")
 
-
-def parse_options(arguments: Sequence[str] | None = None) -> ServerOptions:
-    """Read the command line (default: `sys.argv`), and the file `--config` names; exits with 2 for a wrong option."""
-    parser = _build_parser()
-    given = vars(parser.parse_args(arguments))
-    try:
-        values = _read_config(given["config"]) if given.get("config") else {}
-        values.update(given)
-        return ServerOptions(**values)
-    except OptionError as error:
-        parser.exit(2, f"server.py: {error}\n")
+    def __post_init__(self) -> None:
+        """Raises `OptionError` for a number that no option of its kind can have."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            low, high = _RANGES.get(item.name, (0, math.inf))
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and not (low <= value <= high and math.isfinite(value)):
+                allowed = f">= {low}" if high == math.inf else f"in [{low}, {high}]"
+                raise OptionError(f"--{item.name.replace('_', '-')} must be {allowed}. Given: {value}")
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="server.py",
-        description="Serve a language model over OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=120),
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    types = typing.get_type_hints(ServerOptions)
-    for name in GROUPS:
-        group = parser.add_argument_group(name)
-        for item in fields(ServerOptions):
-            if item.metadata["group"] == name:
-                _add_argument(group, item, types[item.name])
-    return parser
-
-
-def _add_argument(group: Any, item: Field[Any], annotation: Any) -> None:
-    flag = "--" + item.name.replace("_", "-")
-    text = f"{item.metadata['text']} ({item.metadata['shown'] or _shown_default(item)})"
-    if annotation is bool:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
-        return
-    keywords: dict[str, Any] = {"help": text, "type": _value_type(annotation)}
-    if item.metadata["choices"]:
-        keywords["choices"] = item.metadata["choices"]
-    else:
-        keywords["metavar"] = item.metadata["metavar"] or _value_type(annotation).__name__.upper()
-    if annotation == list[str]:
-        keywords["action"] = "append"
-    group.add_argument(flag, **keywords)
-
-
-def _shown_default(item: Field[Any]) -> str:
-    default = item.default if item.default is not MISSING else None
-    return "none" if default is None else str(default)
-
-
-def _value_type(annotation: Any) -> type:
-    """`int` for `int`, `str` for `str | None` and `list[str]`, and so on."""
-    return next((kind for kind in (int, float) if annotation in (kind, kind | None)), str)
-
-
-def _read_config(path: str) -> dict[str, Any]:
-    """The options in a TOML file, checked for names and types."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OptionError(f"--config {path}: {error}") from None
-    types = typing.get_type_hints(ServerOptions)
-    for name, value in values.items():
-        if name not in types or name == "config":
-            raise OptionError(f"--config {path}: there is no option {name!r}")
-        _check_value(path, name, value, types[name])
-    return values
-
-
-def _check_value(path: str, name: str, value: Any, annotation: Any) -> None:
-    wanted: Any = list if annotation == list[str] else bool if annotation is bool else _value_type(annotation)
-    fits = isinstance(value, (int, float) if wanted is float else wanted)
-    if not fits or (isinstance(value, bool) and wanted is not bool):
-        raise OptionError(f"--config {path}: {name} has the wrong type: {value!r}")
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    **dict.fromkeys(("max_body_mib", "max_header_kib", "max_headers", "max_tokens_bound"), (1, math.inf)),
+}
+"""What numbers may be, where it is not any from 0 on."""
