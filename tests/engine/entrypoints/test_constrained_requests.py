@@ -8,6 +8,8 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from engine.backend import ConstraintHandle
 from engine.backends.mock import MockBackend
 from engine.entrypoints.lifecycle import create_server
@@ -30,7 +32,7 @@ def json_schema(schema: Any, **fields: Any) -> dict[str, Any]:
 
 def about_paris(**settings: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": "Tell me about Paris, as json."}]
-    return chat(messages=messages, max_tokens=80, temperature=1, seed=4, **settings)
+    return chat(messages=messages, max_tokens=120, temperature=1, seed=4, **settings)
 
 
 def test_a_response_format_is_kept_to(program: Program) -> None:
@@ -51,6 +53,34 @@ def test_a_schema_that_cannot_be_enforced_is_a_400_that_names_keyword_and_path(p
         status, answer = post(program, about_paris(response_format=json_schema(schema), stream=stream))
         assert status == 400 and "keyword 'not' at /properties/a/not" in answer["error"]["message"]
         assert answer["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("asked", "pattern"),
+    [
+        ({"choice": ["yes", "no"]}, "yes|no"),
+        ({"regex": "[0-9]{5}"}, "[0-9]{5}"),
+        ({"grammar": 'start: "a" ("b" | "c")'}, "ab|ac"),
+        ({"json": {"enum": ["x", 1]}}, '"x"|1'),
+    ],
+)
+def test_structured_outputs_are_kept_to(program: Program, asked: dict[str, Any], pattern: str) -> None:
+    status, answer = post(program, about_paris(structured_outputs=asked))
+    assert status == 200 and re.fullmatch(pattern, text_of(answer)), answer
+
+
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
+def test_a_required_call_is_made_and_follows_its_schema(program: Program, choice: Any) -> None:
+    asked = about_paris(tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
+    status, answer = post(program, asked)
+    assert status == 200 and answer["choices"][0]["finish_reason"] == "tool_calls", answer
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "look_up"
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments.keys() == {"city", "people"} and type(arguments["people"]) is int
 
 
 async def test_a_client_that_leaves_during_a_compile_ends_its_request_and_nothing_else() -> None:
