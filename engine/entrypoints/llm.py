@@ -7,14 +7,15 @@ the calling thread steps the core itself, with all prompts queued at once.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
-from operator import index
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,19 +27,21 @@ from engine.entrypoints.assembly import make_core, open_files
 from engine.entrypoints.completion_text import Detokenizer
 from engine.entrypoints.offline_batch import OfflineBatch, OfflineRequest
 from engine.entrypoints.offline_chat import OfflineChat
-from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.offline_prompts import Prompt, PromptTexts, read_prompts
+from engine.entrypoints.options import OptionError, ServerOptions
 from engine.entrypoints.progress import Progress
 from engine.entrypoints.request_output import RequestOutput
 from engine.entrypoints.sampling_params import SamplingParams
 from engine.entrypoints.served_model import prepare_config
 from engine.entrypoints.statistics import Statistics
+from engine.runner.weights.errors import ModelLoadError
 from recipe.bad_words import bad_word_token_ids
 from recipe.encoding.tokenizer import Tokenizer
 
-Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = core.SamplingParams | Sequence[core.SamplingParams]
 
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _DOOR_ARGUMENTS = ("chat_template", "encoding", "disable_log_stats")
 _OFFLINE: dict[str, Any] = {"max_num_seqs": 256, "max_prefill_chunk_tokens": None, "stop_preempted_request": False}
 """What a run that waits for the last token needs: large batches, whole prompts, and no sequence given up."""
@@ -93,11 +96,12 @@ class LLM:
             tokenizer_revision=tokenizer_revision,
             **door,
         )
-        self._files = open_files(self._options)
         self._decode_sequence = decode_sequence
         self._lock = threading.Lock()
         self._arrivals = count()
-        self._core: EngineCore | None = make_core(self._files, config, _say)
+        with _speaking_of_arguments():
+            self._files = open_files(self._options)
+            self._core: EngineCore | None = make_core(self._files, config, _say)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params | None = None, use_tqdm: bool = True
@@ -110,7 +114,7 @@ class LLM:
         for all or a list with one for each; without any, the model's own defaults apply. Raises `RequestRefusedError`,
         naming the prompt, before anything has run.
         """
-        given = [_text_or_ids(place, prompt) for place, prompt in enumerate(_as_list(prompts))]
+        given = read_prompts(prompts)
         params = self._params(sampling_params, len(given))
         requests = [
             OfflineRequest(self._next_id(), prompt if isinstance(prompt, str) else None, token_ids, setting)
@@ -173,13 +177,18 @@ class LLM:
         return Tokenizer.from_str(self._files.tokenizer_json)
 
     @cached_property
+    def _prompt_texts(self) -> PromptTexts:
+        return PromptTexts(self._tokenizer, self._files)
+
+    @cached_property
     def _detokenizer(self) -> Detokenizer:
         return Detokenizer(self._tokenizer)
 
     @cached_property
     def _chat(self) -> OfflineChat:
         engine = self._live_core()
-        config = prepare_config(self._options, self._files, engine.max_model_len)
+        with _speaking_of_arguments():
+            config = prepare_config(self._options, self._files, engine.max_model_len)
         return OfflineChat(self._files, config, engine.runner.vocab_size)
 
     def _next_id(self) -> str:
@@ -191,20 +200,9 @@ class LLM:
         return self._core
 
     def _encode(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-        """Token IDs of every prompt; the texts are encoded together, on all cores."""
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        encodings = iter(self._tokenizer.inner.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
-        return [self._with_bos(next(encodings).ids) if isinstance(prompt, str) else prompt for prompt in prompts]
-
-    def _with_bos(self, token_ids: list[int]) -> list[int]:
-        bos = self._bos_token_id
-        return token_ids if bos is None or token_ids[:1] == [bos] else [bos, *token_ids]
-
-    @cached_property
-    def _bos_token_id(self) -> int | None:
-        """The token that texts begin with; None for a model without one."""
-        spelling = self._files.special_tokens.get("bos_token") if self._files.add_bos else None
-        return None if spelling is None else self._tokenizer.inner.token_to_id(spelling)
+        encoded = iter(self._prompt_texts.encode(texts) if texts else ())
+        return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _chat_request(
         self, place: int, messages: Messages, options: Mapping[str, Any], params: SamplingParams
@@ -282,22 +280,13 @@ def _refuse_what_is_not_offered(
             raise ConfigError(f"there is no engine argument {name!r}; there are {', '.join(sorted(known))}")
 
 
-def _as_list(prompts: Any) -> list[Any]:
-    """The prompts as a list, also where a single one was given."""
-    is_one = isinstance(prompts, str | Mapping) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
-    return [prompts] if is_one else list(prompts)
-
-
-def _text_or_ids(place: int, prompt: Any) -> str | list[int]:
-    if isinstance(prompt, Mapping):
-        prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
-    if isinstance(prompt, str):
-        return prompt
+@contextmanager
+def _speaking_of_arguments() -> Iterator[None]:
+    """What the server calls `--kv-cache-mib` is `kv_cache_mib` here, also in messages."""
     try:
-        return [index(token_id) for token_id in prompt]
-    except TypeError:
-        kind = type(prompt).__name__
-        raise RequestRefusedError(f"prompt {place} must be a text or a list of token IDs. Given: {kind}") from None
+        yield
+    except (ModelLoadError, OptionError) as error:
+        raise type(error)(_FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))) from error
 
 
 def _say(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from functools import partial
@@ -23,6 +24,7 @@ from engine.config import ConfigError
 from engine.core import sampling_params as core
 from engine.core.sequence import Sequence
 from engine.entrypoints import llm as llm_module
+from engine.entrypoints.options import OptionError
 from engine.entrypoints.statistics import Statistics
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.errors import ModelLoadError
@@ -95,6 +97,16 @@ def test_texts_and_token_ids_may_be_mixed_and_a_single_prompt_stands_for_itself(
     for alone in (generate(llm, "hello", params), generate(llm, ids, params)):
         assert [output.outputs[0].token_ids for output in alone] == [mixed[0].outputs[0].token_ids]
     assert generate(llm, [], params) == []
+
+
+def test_texts_begin_with_the_bos_token_of_a_model_that_was_trained_with_it(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "add_bos_token": True}))
+    with LLM(tmp_path, **SETTINGS) as llm:
+        ids = llm.get_tokenizer().encode("hello")
+        prompts = ["hello", "<|im_start|>hello", ids]
+        assert [output.prompt_token_ids for output in generate(llm, prompts)] == [[1, *ids], [1, *ids], ids]
 
 
 def test_prompts_may_come_as_objects_and_as_any_kind_of_integers(llm: LLM) -> None:
@@ -360,8 +372,24 @@ def test_what_is_not_offered_is_refused_by_name(folder: Path, arguments: dict[st
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder: Path) -> None:
-    with pytest.raises(ModelLoadError, match="--kv-cache-mib 900000 does not fit"):
+    with pytest.raises(ModelLoadError, match=r"^kv_cache_mib 900000 does not fit"):
         LLM(folder, **{**SETTINGS, "kv_cache_mib": 900_000})
+
+
+def test_a_model_without_a_chat_template_generates_and_says_what_a_chat_needs(
+    reference: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    save_directory(reference, tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "mine.jinja").write_text("{{ messages[0].content }}!")
+    talk = [{"role": "user", "content": "ab"}]
+    with LLM(tmp_path, **SETTINGS) as llm:
+        assert generate(llm, "ab")[0].outputs
+        with pytest.raises(OptionError, match="no chat template; give one with chat_template FILE"):
+            llm.chat(talk, use_tqdm=False)
+    with LLM(tmp_path, chat_template=str(tmp_path / "mine.jinja"), **SETTINGS) as llm:
+        (answer,) = llm.chat(talk, use_tqdm=False)
+        assert llm.get_tokenizer().inner.decode(answer.prompt_token_ids) == "ab!"
 
 
 def test_the_plan_is_printed_and_a_bar_counts_prompts_unless_it_is_not_wanted(
