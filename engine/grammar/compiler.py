@@ -25,7 +25,7 @@ from recipe.request import OutputConstraint
 
 _LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 _MAX_MASK_S = 0.2  # of CPU time for the first mask: whatever takes longer would hold up every step
-_NUM_THREADS = 2
+_NUM_THREADS = 4
 _MAX_REASON_CHARS = 400
 _SOURCE_PICTURE = re.compile(r"\n *\d+ \| ")
 

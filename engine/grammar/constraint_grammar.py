@@ -105,8 +105,8 @@ def _enforceable(tool: Tool, markup: ToolMarkup, block: ToolBlock, vocabulary: V
 def _parsed(constraint: OutputConstraint) -> Any:
     try:
         return json.loads(constraint.schema)
-    except ValueError as error:
-        raise ConstraintRefusedError(f"the constraint {constraint.kind!r} is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConstraintRefusedError(f"the constraint {constraint.kind!r} cannot be read as JSON: {error}") from None
 
 
 def _reasoning(constraint: OutputConstraint, writer: GrammarWriter) -> tuple[Gate, ...]:

@@ -110,10 +110,17 @@ def test_without_a_schema_any_object_will_do_and_nothing_else(smollm2: Vocabular
     assert not accepts(grammar, smollm2, "[]") and not accepts(grammar, smollm2, "12")
 
 
-def test_a_nest_of_overlapping_alternatives_that_explodes_is_refused(smollm2: Vocabulary) -> None:
-    def alternatives(name: str) -> dict[str, Any]:
-        return {"anyOf": [{"properties": {f"{name}{n}": {"const": n}}} for n in range(3)]}
+def test_a_nest_of_overlapping_one_ofs_that_explodes_is_refused(smollm2: Vocabulary) -> None:
+    def nest(depth: int) -> dict[str, Any]:
+        if not depth:
+            return {"type": "string"}
+        return {"type": "object", "oneOf": [{"properties": {name: nest(depth - 1)}} for name in "ab"]}
 
-    schema = {"type": "object", "allOf": [alternatives(chr(97 + n)) for n in range(16)]}
-    with pytest.raises(ConstraintRefusedError, match="too"):
-        compiled(smollm2, "json", json.dumps(schema))
+    with pytest.raises(ConstraintRefusedError, match="schema too large"):
+        compiled(smollm2, "json", json.dumps(nest(11)))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"items":' * 5000 + "{}" + "}" * 5000])
+def test_what_is_no_schema_is_refused(smollm2: Vocabulary, text: str) -> None:
+    with pytest.raises(ConstraintRefusedError):
+        compiled(smollm2, "json", text)
