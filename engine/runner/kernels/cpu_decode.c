@@ -18,7 +18,7 @@
 struct workspace {
     float *hidden, *queries, *keys, *values, *cosines, *sines;
     int64_t hidden_stride, query_stride, key_stride;
-    struct activations normed, mixed, inner;
+    struct activations attention_input, mixed, mlp_input, inner;
     struct attention_memory attention; /* of thread 0; the others' follow at `attention_bytes` */
     int64_t attention_bytes;
     struct stretch stretches[SLICE_ROWS];
@@ -46,15 +46,15 @@ static void *carve(char **cursor, int64_t bytes) {
     return at;
 }
 
-static struct activations carve_activations(char **cursor, int32_t columns) {
+static struct activations carve_activations(char **cursor, int32_t columns, int32_t parts) {
     const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
-    struct activations x = {.stride = (int32_t)stride};
+    struct activations x = {.stride = (int32_t)stride, .parts = parts};
     x.values = carve(cursor, size * sizeof(float));
     x.bfloats = carve(cursor, size * sizeof(uint16_t));
-    x.codes = carve(cursor, size);
-    x.scales = carve(cursor, size / GROUP * sizeof(float));
-    x.sums = carve(cursor, size / GROUP * sizeof(float));
-    x.half_sums = carve(cursor, size / GROUP * 2 * sizeof(int32_t));
+    x.codes = carve(cursor, parts * size);
+    x.scales = carve(cursor, parts * size / GROUP * sizeof(float));
+    x.sums = carve(cursor, parts * size / GROUP * sizeof(float));
+    x.half_sums = carve(cursor, parts * size / GROUP * 2 * sizeof(int32_t));
     return x;
 }
 
@@ -83,9 +83,10 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
     space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
     space->cosines = carve(cursor, turned);
     space->sines = carve(cursor, turned);
-    space->normed = carve_activations(cursor, m->hidden);
-    space->mixed = carve_activations(cursor, m->heads * m->head_dim);
-    space->inner = carve_activations(cursor, m->inner);
+    space->attention_input = carve_activations(cursor, m->hidden, 2); /* queries and keys decide what is seen */
+    space->mixed = carve_activations(cursor, m->heads * m->head_dim, 1);
+    space->mlp_input = carve_activations(cursor, m->hidden, 1);
+    space->inner = carve_activations(cursor, m->inner, 2); /* products of activations: single ones are huge */
     const char *start = *cursor;
     space->attention = carve_attention(cursor, m);
     space->attention_bytes = *cursor - start;
@@ -180,15 +181,15 @@ static void embed(struct step *step, int32_t row) {
 static void normalise_input(struct step *step, int32_t row, const struct layer *layer) {
     struct workspace *space = step->space;
     normalise(space->hidden + row * space->hidden_stride, layer->input_norm, step->model->hidden, step->model->eps,
-              space->normed.values + (int64_t)row * space->normed.stride);
-    prepare_for(&space->normed, row, &layer->query, &layer->key, &layer->value);
+              space->attention_input.values + (int64_t)row * space->attention_input.stride);
+    prepare_for(&space->attention_input, row, &layer->query, &layer->key, &layer->value);
 }
 
 static void normalise_for_mlp(struct step *step, int32_t row, const struct layer *layer) {
     struct workspace *space = step->space;
     normalise(space->hidden + row * space->hidden_stride, layer->mlp_norm, step->model->hidden, step->model->eps,
-              space->normed.values + (int64_t)row * space->normed.stride);
-    prepare_for(&space->normed, row, &layer->gate, &layer->up, &layer->up);
+              space->mlp_input.values + (int64_t)row * space->mlp_input.stride);
+    prepare_for(&space->mlp_input, row, &layer->gate, &layer->up, &layer->up);
 }
 
 static void normalise_for_head(struct step *step, int32_t index) {
@@ -196,8 +197,8 @@ static void normalise_for_head(struct step *step, int32_t index) {
     const struct model *m = step->model;
     const int32_t row = step->batch->sampling_rows[step->first_sampling + index] - step->first_row;
     normalise(space->hidden + row * space->hidden_stride, m->final_norm, m->hidden, m->eps,
-              space->normed.values + (int64_t)index * space->normed.stride);
-    prepare_for(&space->normed, index, &m->head, &m->head, &m->head);
+              space->mlp_input.values + (int64_t)index * space->mlp_input.stride);
+    prepare_for(&space->mlp_input, index, &m->head, &m->head, &m->head);
 }
 
 static f32x16 bias_of(const struct matrix *m, int32_t tile) {
@@ -229,13 +230,14 @@ static void multiply_tile(
 
 static void project(struct step *step, const struct layer *layer, int32_t item) {
     struct workspace *space = step->space;
+    const struct activations *x = &space->attention_input;
     const int32_t queries = num_tiles(&layer->query), keys = num_tiles(&layer->key);
     if (item < queries)
-        multiply_tile(&layer->query, item, &space->normed, step->num_rows, space->queries, space->query_stride, 0);
+        multiply_tile(&layer->query, item, x, step->num_rows, space->queries, space->query_stride, 0);
     else if (item < queries + keys)
-        multiply_tile(&layer->key, item - queries, &space->normed, step->num_rows, space->keys, space->key_stride, 0);
+        multiply_tile(&layer->key, item - queries, x, step->num_rows, space->keys, space->key_stride, 0);
     else
-        multiply_tile(&layer->value, item - queries - keys, &space->normed, step->num_rows, space->values,
+        multiply_tile(&layer->value, item - queries - keys, x, step->num_rows, space->values,
                       space->key_stride, 0);
 }
 
@@ -283,7 +285,7 @@ static void place_row(struct step *step, const struct layer *layer, int32_t row)
 }
 
 static void gate_and_up(struct step *step, const struct layer *layer, int32_t tile) {
-    struct activations *x = &step->space->normed, *inner = &step->space->inner;
+    struct activations *x = &step->space->mlp_input, *inner = &step->space->inner;
     const f32x16 gate_bias = bias_of(&layer->gate, tile), up_bias = bias_of(&layer->up, tile);
     f32x16 gates[MOST_ROWS], ups[MOST_ROWS];
     for (int32_t row = 0, done; row < step->num_rows; row += done) {
@@ -345,7 +347,7 @@ static void compute_logits(struct step *step, int32_t thread) {
     EACH_ITEM(index, step, step->num_sampling) normalise_for_head(step, index);
     finish_phase(step, thread, NORM);
     EACH_ITEM(tile, step, num_tiles(head))
-        multiply_tile(head, tile, &step->space->normed, step->num_sampling, logits, head->rows, 0);
+        multiply_tile(head, tile, &step->space->mlp_input, step->num_sampling, logits, head->rows, 0);
     finish_phase(step, thread, HEAD);
 }
 

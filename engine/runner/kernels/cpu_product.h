@@ -1,7 +1,7 @@
 /* Products of packed matrices with rows of activations, as the sums of one tile for a few rows at a time.
  *
  * For quantised weights the activations are quantised too, to int8 in groups of 32 with a scale each; a group's
- * products are summed exactly, in integers. For bfloat16 weights they are bfloat16 where the machine multiplies that,
+ * products are summed exactly, in integers. Where that is too coarse, what it loses is quantised again and added. For bfloat16 weights they are bfloat16 where the machine multiplies that,
  * else float32.
  */
 #ifndef CPU_PRODUCT_H
@@ -20,16 +20,17 @@
 #define ROW_BLOCK 8
 
 /* Rows of a product's right side, each `stride` numbers long; a stride is a multiple of 32. What products read lies by
- * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a tile are neighbours.
+ * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a tile are neighbours. Where int8 is
+ * too coarse, a row has two parts, the second being what the first lost; the parts lie as rows of their own.
  */
 struct activations {
-    int32_t stride;
+    int32_t stride, parts;
     float *values;      /* [rows, stride], zero past the columns */
     uint16_t *bfloats;  /* [rows / 8, stride / 4, 8, 4] */
-    int8_t *codes;      /* [rows / 8, stride / 32, 8, 32] */
-    float *scales;      /* [rows / 8, stride / 32, 8]: value = scale * code */
-    float *sums;        /* [rows / 8, stride / 32, 8]: the sum of a group's scale * code */
-    int32_t *half_sums; /* [rows / 8, stride / 32, 8, 2]: sums of codes */
+    int8_t *codes;      /* [rows * parts / 8, stride / 32, 8, 32] */
+    float *scales;      /* [rows * parts / 8, stride / 32, 8]: value = scale * code */
+    float *sums;        /* [rows * parts / 8, stride / 32, 8]: the sum of a group's scale * code */
+    int32_t *half_sums; /* [rows * parts / 8, stride / 32, 8, 2]: sums of codes */
 };
 
 typedef int8_t i8x16 __attribute__((vector_size(16)));
@@ -41,20 +42,28 @@ INLINE int64_t place_of(int64_t row, int64_t group, int64_t groups) {
 
 INLINE int32_t sum_of_codes(i32x16 v) { return (int32_t)sum_of_lanes(to_floats(v)); }
 
-INLINE void quantise_group(struct activations *x, int64_t row, int32_t group) {
-    const float *from = x->values + row * x->stride + group * GROUP;
-    const int64_t place = place_of(row, group, x->stride / GROUP);
-    const f32x16 low = load_floats(from), high = load_floats(from + LANES);
-    const float peak = largest_of_lanes(largest(magnitude(low), magnitude(high)));
+/* One part of a group; what it loses stays in `values`. */
+INLINE void quantise_part(struct activations *x, int64_t place, f32x16 values[2]) {
+    const float peak = largest_of_lanes(largest(magnitude(values[0]), magnitude(values[1])));
     const float inverse = peak > 1e-30f ? 127.0f / peak : 0.0f, scale = peak / 127.0f;
-    const i32x16 codes[2] = {nearest(low * inverse), nearest(high * inverse)};
     for (int half = 0; half < 2; half++) {
-        const i8x16 bytes = __builtin_convertvector(codes[half], i8x16);
+        const i32x16 codes = nearest(values[half] * inverse);
+        const i8x16 bytes = __builtin_convertvector(codes, i8x16);
         memcpy(x->codes + place * GROUP + half * LANES, &bytes, sizeof bytes);
-        x->half_sums[2 * place + half] = sum_of_codes(codes[half]);
+        x->half_sums[2 * place + half] = sum_of_codes(codes);
+        values[half] -= to_floats(codes) * scale;
     }
     x->scales[place] = scale;
     x->sums[place] = scale * (float)(x->half_sums[2 * place] + x->half_sums[2 * place + 1]);
+}
+
+static void quantise_row(struct activations *x, int64_t row) {
+    for (int32_t group = 0; group < x->stride / GROUP; group++) {
+        const float *from = x->values + row * x->stride + group * GROUP;
+        f32x16 values[2] = {load_floats(from), load_floats(from + LANES)};
+        for (int32_t part = 0; part < x->parts; part++)
+            quantise_part(x, place_of(row * x->parts + part, group, x->stride / GROUP), values);
+    }
 }
 
 static void round_row(struct activations *x, int64_t row) {
@@ -67,8 +76,7 @@ static void round_row(struct activations *x, int64_t row) {
 
 /* Derive the forms that products need from `values` of one row. */
 static void prepare_row(struct activations *x, int64_t row, int quantised, int bfloats) {
-    if (quantised)
-        for (int32_t group = 0; group < x->stride / GROUP; group++) quantise_group(x, row, group);
+    if (quantised) quantise_row(x, row);
     if (bfloats) round_row(x, row);
 }
 
@@ -119,7 +127,9 @@ INLINE void quantised_sums(
                 sums[b] = multiply_add(to_floats(low), first * scales[b], sums[b]);
                 sums[b] = multiply_add(to_floats(high), second * scales[b], sums[b]);
             } else {
-                const i32x16 products = dot_half(dot_half(splat_int(0), codes, value), codes + 4, value + LANES);
+                i32x16 products = dot_half(splat_int(0), codes, value);
+                if (count > 2) products = dot_half(products, codes + 4, value + LANES);
+                else products += dot_half(splat_int(0), codes + 4, value + LANES); /* few rows: shorter chains */
                 sums[b] = multiply_add(to_floats(products), first * scales[b], sums[b]);
                 sums[b] = multiply_add(second, splat(totals[b]), sums[b]);
             }
@@ -201,13 +211,15 @@ static const tile_function TILE_FUNCTIONS[NUM_KINDS][4] = {
     [BYTES_PAIR] = ALL_COUNTS(BYTES_PAIR), [BFLOATS] = ALL_COUNTS(BFLOATS),
 };
 
-/* Sums of `tile` for up to MOST_ROWS rows from `row` on, all in one block of rows; how many were done. */
+/* Sums of `tile` for rows from `row` on, as many as fit one call, all in one block of rows; how many were done. */
 INLINE int32_t tile_sums(
     const struct matrix *m, int32_t tile, const struct activations *x, int64_t row, int64_t rows, f32x16 *sums) {
+    const int parts = m->kind == BFLOATS ? 1 : x->parts;
     int power = 0;
-    while (2 << power <= MOST_ROWS && 2 << power <= rows) power++;
-    TILE_FUNCTIONS[m->kind][power](tile_of(m, tile), num_groups(m), x, row, sums);
-    return 1 << power;
+    while (2 << power <= MOST_ROWS && 2 << power <= rows * parts) power++;
+    TILE_FUNCTIONS[m->kind][power](tile_of(m, tile), num_groups(m), x, row * parts, sums);
+    for (int b = 0; parts == 2 && b < 1 << (power - 1); b++) sums[b] = sums[2 * b] + sums[2 * b + 1];
+    return (1 << power) / parts;
 }
 
 /* Row `row` of a matrix as float32 [columns]. */

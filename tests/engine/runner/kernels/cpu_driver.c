@@ -7,22 +7,16 @@
 
 #include "cpu_library.h"
 
-/* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias. */
-void drive_product(const struct matrix *m, const float *x, int32_t rows, float *out) {
-    const int64_t stride = whole_groups(m->columns), blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
-    struct activations a = {.stride = (int32_t)stride};
-    a.values = calloc(blocks * stride, sizeof(float));
-    a.bfloats = calloc(blocks * stride, sizeof(uint16_t));
-    a.codes = calloc(blocks * stride, 1);
-    a.scales = calloc(blocks * stride / GROUP, sizeof(float));
-    a.sums = calloc(blocks * stride / GROUP, sizeof(float));
-    a.half_sums = calloc(blocks * stride / GROUP * 2, sizeof(int32_t));
+/* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias; rows have one part or two. */
+void drive_product(const struct matrix *m, const float *x, int32_t rows, int32_t parts, float *out) {
+    char *memory = calloc(1, 1 << 26), *cursor = memory + 64 - (uintptr_t)memory % 64;
+    struct activations a = carve_activations(&cursor, m->columns, parts);
     for (int32_t row = 0; row < rows; row++) {
-        memcpy(a.values + row * stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
+        memcpy(a.values + row * a.stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
         prepare_for(&a, row, m, m, m);
     }
     for (int32_t tile = 0; tile < num_tiles(m); tile++) multiply_tile(m, tile, &a, rows, out, m->rows, 0);
-    free(a.values), free(a.bfloats), free(a.codes), free(a.scales), free(a.sums), free(a.half_sums);
+    free(memory);
 }
 
 void drive_unpack(const struct matrix *m, int32_t row, float *out) { unpack_row(m, row, out); }

@@ -29,9 +29,9 @@ def rounded_to_bfloat(x: Array) -> Array:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def product(library: ctypes.CDLL, matrix: PackedMatrix, x: Array) -> Array:
+def product(library: ctypes.CDLL, matrix: PackedMatrix, x: Array, parts: int = 1) -> Array:
     out = np.full((len(x), matrix.struct.rows), np.nan, np.float32)
-    library.drive_product(matrix.struct, x.ctypes.data, len(x), out.ctypes.data)
+    library.drive_product(matrix.struct, x.ctypes.data, len(x), parts, out.ctypes.data)
     return out
 
 
@@ -59,8 +59,20 @@ def test_a_row_gives_the_same_bits_alone_and_in_any_batch(driver: ctypes.CDLL) -
         matrix = PackedMatrix(driver, kind, 48, 768, 1)
         x = np.random.default_rng(2).standard_normal((19, 768), np.float32)
         together = product(driver, matrix, x)
+        together_fine = product(driver, matrix, x, 2)
         for row in range(19):
-            assert np.array_equal(product(driver, matrix, x[row : row + 1].copy())[0], together[row])
+            alone = x[row : row + 1].copy()
+            assert np.array_equal(product(driver, matrix, alone)[0], together[row])
+            assert np.array_equal(product(driver, matrix, alone, 2)[0], together_fine[row])
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
+def test_two_parts_keep_what_int8_loses(kind: str, driver: ctypes.CDLL) -> None:
+    matrix = PackedMatrix(driver, kind, 40, 512, 5)
+    x = np.random.default_rng(6).standard_normal((11, 512), np.float32)
+    wanted = x.astype(np.float64) @ matrix.weights.astype(np.float64).T
+    coarse, fine = (np.abs(product(driver, matrix, x, parts) - wanted).max() for parts in (1, 2))
+    assert fine < coarse / 100
 
 
 @pytest.mark.parametrize("kind", [*QUANTISED, "BF16"])
