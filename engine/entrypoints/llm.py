@@ -271,8 +271,8 @@ def _refuse_what_is_not_offered(
     if expert_parallel_size != 1:
         raise ConfigError(
             f"expert_parallel_size must be 1, as this engine computes on one device. Given: {expert_parallel_size}. To "
-            "spread experts over several, use vLLM or SGLang with expert parallelism; here gpu_memory_utilization and a "
-            "smaller dtype decide what fits"
+            "spread experts over several, use vLLM or SGLang with expert parallelism; here gpu_memory_utilization and "
+            "a smaller dtype decide what fits"
         )
     known = {*EngineConfig.field_names(), *_DOOR_ARGUMENTS}
     for name in engine_args:
