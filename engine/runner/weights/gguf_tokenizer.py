@@ -18,29 +18,39 @@ _ADDED = (_UNKNOWN, _CONTROL, _USER_DEFINED)
 
 _CONTRACTIONS_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_HAN_AND_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_DEEPSEEK_WORDS = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _byte_level(use_regex: bool) -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
 
 
-def _sequence(first: dict[str, Any], use_regex: bool) -> dict[str, Any]:
-    return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex)]}
+def _sequence(*splits: dict[str, Any], use_regex: bool = False) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": [*splits, _byte_level(use_regex)]}
 
 
-def _split(digits: str) -> dict[str, Any]:
-    pattern = f"{_CONTRACTIONS_WORDS}|{digits}|{_PUNCTUATION_SPACES}"
+def _split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-_LLAMA3 = {"pre_tokenizer": _sequence(_split(r"\p{N}{1,3}"), False), "ignore_merges": True, "add_bos": True}
+def _words(digits: str) -> dict[str, Any]:
+    return _split(f"{_CONTRACTIONS_WORDS}|{digits}|{_PUNCTUATION_SPACES}")
+
+
+_LLAMA3 = {"pre_tokenizer": _sequence(_words(r"\p{N}{1,3}")), "ignore_merges": True, "add_bos": True}
+_DEEPSEEK_V3 = {"pre_tokenizer": _sequence(*map(_split, (r"\p{N}{1,3}", _HAN_AND_KANA, _DEEPSEEK_WORDS)))}
 _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "gpt-2": {"pre_tokenizer": _byte_level(True)},
-    "smollm": {"pre_tokenizer": _sequence({"type": "Digits", "individual_digits": True}, True)},
+    "smollm": {"pre_tokenizer": _sequence({"type": "Digits", "individual_digits": True}, use_regex=True)},
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
-    "qwen2": {"pre_tokenizer": _sequence(_split(r"\p{N}"), False), "normalizer": {"type": "NFC"}},
+    "qwen2": {"pre_tokenizer": _sequence(_words(r"\p{N}")), "normalizer": {"type": "NFC"}},
+    "deepseek-v3": _DEEPSEEK_V3,
 }
 
 

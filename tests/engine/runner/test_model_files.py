@@ -162,7 +162,7 @@ def test_other_weights_have_another_fingerprint(directory: Path, gguf_file: Path
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"pre": "chameleon"}, "pre-tokenizer 'chameleon'; supported: gpt-2, llama-bpe"),
+        ({"pre": "chameleon"}, "pre-tokenizer 'chameleon'; supported: .*gpt-2, llama-bpe"),
         ({"tokenizer_model": "llama"}, "tokenizer of kind 'llama'"),
     ],
 )
