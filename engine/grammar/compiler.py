@@ -31,7 +31,7 @@ _SOURCE_PICTURE = re.compile(r"\n *\d+ \| ")
 
 
 class GrammarCompiler:
-    """A `ConstraintCompiler` for one model. All methods belong to the event loop's thread, but for `compile_now`."""
+    """A `ConstraintCompiler` for one model. All methods belong to the event loop's thread."""
 
     def __init__(
         self,
