@@ -38,10 +38,16 @@ class MemoryPlan:
         )
 
 
-def activation_bytes(config: EngineConfig, hidden_size: int, intermediate_size: int, vocab_size: int, item: int) -> int:
-    """An estimate of what the largest step needs beside weights and KV cache; `item` is bytes a number."""
+def activation_bytes(
+    config: EngineConfig, hidden_size: int, intermediate_size: int, vocab_size: int, item: int, context: int = 0
+) -> int:
+    """An estimate of what the largest step needs beside weights and KV cache.
+
+    `item` is bytes a number; `context` counts numbers that are made of the tokens before a chunk.
+    """
     a_token = (8 * hidden_size + 3 * intermediate_size) * item
-    return config.max_num_batched_tokens * a_token + config.max_num_seqs * vocab_size * 4 * _LOGIT_COPIES
+    logits = config.max_num_seqs * vocab_size * 4 * _LOGIT_COPIES
+    return config.max_num_batched_tokens * a_token + logits + context * item
 
 
 def plan_memory(

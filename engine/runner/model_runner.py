@@ -125,6 +125,7 @@ def _plan(
     """`packed_bytes` is the size of weights that stay as they are stored, None where they are cast to `dtype`."""
     sizes = architecture_of(files.config).sizes(files.config, dtype)
     available = available_memory(device)
+    context = sizes.context_size * min(config.max_model_len or files.max_model_len, files.max_model_len)
     cast_bytes = sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype))
     return plan_memory(
         config,
@@ -132,7 +133,7 @@ def _plan(
         device=device,
         weight_bytes=cast_bytes if packed_bytes is None else packed_bytes,
         activations=activation_bytes(
-            config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize
+            config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize, context
         ),
         available=available,
         total=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else available,

@@ -186,4 +186,5 @@ class DecoderArchitecture:
             intermediate_size=numbers.widest,
             vocab_size=numbers.vocab_size,
             kv_shape=numbers.kv_shape(dtype),
+            context_size=numbers.context_size,
         )

@@ -135,6 +135,14 @@ class DecoderConfig:
             widths.append(self.num_heads * (self.latent.plain_dim + self.latent.rope_dim + self.latent.value_dim))
         return max(widths)
 
+    @property
+    def context_size(self) -> int:
+        """Elements that a prefill chunk makes of each token of its context: keys and values of all heads, keys twice."""
+        latent = self.latent
+        if latent is None:
+            return 0
+        return self.num_heads * (2 * latent.plain_dim + latent.rope_dim + latent.value_dim)
+
     def kv_shape(self, dtype: torch.dtype) -> KVShape:
         """What the KV cache holds of a token."""
         if self.latent is not None:

@@ -86,3 +86,9 @@ def test_activations_grow_with_the_step_and_the_sequences() -> None:
     many = EngineConfig(max_num_batched_tokens=512, max_num_seqs=256)
     assert activation_bytes(small, **sizes) < activation_bytes(large, **sizes) < 10 * activation_bytes(small, **sizes)
     assert activation_bytes(small, **sizes) < activation_bytes(many, **sizes)
+
+
+def test_activations_grow_with_what_is_made_of_the_context() -> None:
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152, "item": 2}
+    grown = activation_bytes(EngineConfig(), **sizes, context=1000) - activation_bytes(EngineConfig(), **sizes)
+    assert grown == 1000 * 2
