@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +16,9 @@ async def test_a_running_program_collects_no_garbage_in_what_its_start_made(monk
     frozen: list[int] = []
 
     @asynccontextmanager
-    async def create_server(options: ServerOptions, signals: StopSignals) -> AsyncIterator[None]:
+    async def create_server(options: ServerOptions, signals: StopSignals) -> AsyncIterator[SimpleNamespace]:
         signals.stop.set()
-        yield
+        yield SimpleNamespace(address="here")
         frozen.append(gc.get_freeze_count())
 
     monkeypatch.setattr(lifecycle, "create_server", create_server)
