@@ -6,11 +6,12 @@ bisection. The gauges are read when somebody asks.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -49,6 +50,14 @@ class Histogram:
         return family
 
 
+def _num_tasks() -> int:
+    """Tasks that are not done; 0 when nobody runs a loop, as at registration."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
+
+
 class Metrics(Collector):
     """The server's counters and histograms, and the way to write them out."""
 
@@ -73,6 +82,7 @@ class Metrics(Collector):
         self.tokens_in = self.tokens_cached = self.tokens_out = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
@@ -111,6 +121,7 @@ class Metrics(Collector):
             places.add_metric([place.name.lower()], self._admission.counts[place])
         yield places
         stats = self._backend.stats()
+        yield GaugeMetricFamily("server_tasks", "Tasks of the event loop", value=_num_tasks())
         yield GaugeMetricFamily("server_queued_tokens", "Prompt tokens that wait", value=self._admission.queued_tokens)
         yield GaugeMetricFamily("engine_running_sequences", "Sequences in the batch", value=stats.running)
         yield GaugeMetricFamily("engine_waiting_sequences", "Sequences in the queue", value=stats.waiting)
