@@ -137,7 +137,7 @@ class DecoderConfig:
 
     @property
     def context_size(self) -> int:
-        """Elements that a prefill chunk makes of each token of its context: keys and values of all heads, keys twice."""
+        """Elements that a prefill chunk makes of each token of its context: all heads' keys and values, keys twice."""
         latent = self.latent
         if latent is None:
             return 0
