@@ -33,7 +33,7 @@ def files() -> ModelFiles:
 
 @pytest.fixture(scope="module")
 def driver(files: ModelFiles) -> Iterator[Driver]:
-    runner = load(files, dtype="auto", cpu_kernels="auto", num_threads=2, kv_cache_mib=100)
+    runner = load(files, dtype="auto", cpu_kernels="auto", num_threads=1, kv_cache_mib=100)
     yield Driver(runner)
     runner.close()
 
