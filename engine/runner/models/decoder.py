@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.runner.forward_batch import ForwardBatch
+from engine.runner.forward_batch import ForwardBatch, Window
 from engine.runner.kv_cache import KVCache, LayerCache
 from engine.runner.linear import make_linear
-from engine.runner.models.decoder_config import DecoderConfig, Window
+from engine.runner.models.decoder_config import DecoderConfig
 from engine.runner.models.experts import Experts, experts_shapes
 from engine.runner.models.grouped_attention import GroupedAttention, grouped_shapes
 from engine.runner.models.latent_attention import LatentAttention, latent_shapes

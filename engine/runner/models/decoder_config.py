@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from engine.runner.forward_batch import Window
 from engine.runner.kv_cache import KVShape
 from engine.runner.weights.errors import ModelLoadError
-
-Window = int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import rms_norm
 
-from engine.runner.forward_batch import ForwardBatch
+from engine.runner.forward_batch import ForwardBatch, Window
 from engine.runner.kv_cache import LayerCache
 from engine.runner.linear import make_linear
-from engine.runner.models.decoder_config import DecoderConfig, Window
+from engine.runner.models.decoder_config import DecoderConfig
 from engine.runner.rope import Rope, RopeTables
 from engine.runner.weights.checkpoint import Checkpoint, Shapes
 
