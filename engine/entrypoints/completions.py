@@ -10,15 +10,14 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.backend import EngineError, EngineRequest
+from engine.backend import EngineRequest
 from engine.entrypoints.admission import Permit
 from engine.entrypoints.affinity import affinity_of
-from engine.entrypoints.choices import Choices, choice_requests
+from engine.entrypoints.choices import choice_requests
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.generation import Exchange, GenerationHandler
 from engine.entrypoints.http_server import read_body
 from engine.entrypoints.lifeline import Phase
-from engine.entrypoints.sinks import Sink
 from recipe.prepare import PreparedRequest, RejectedRequest
 from recipe.prepare_completion import prepare_completion
 from recipe.stream.processor import StreamProcessor
@@ -33,10 +32,14 @@ class CompletionHandler(GenerationHandler):
         lifeline.enter(Phase.PREPARE)
         prepared = await self._prepare_choices(exchange, trace.body)
         requests = await self._engine_requests(exchange, prepared)
-        exchange.sink = sink = self._sink(exchange, prepared[0])
+        exchange.sink = self._sink(exchange, prepared[0])
         permit.submit(sum(len(request.prompt_token_ids) for request in requests))
         lifeline.enter(Phase.QUEUE)
-        return await self._generate_all(exchange, prepared, requests, sink)
+        processors: list[StreamProcessor[Any]] = [
+            StreamProcessor(choice.generator, choice.parsing_options, self._tokenizer) for choice in prepared
+        ]
+        number = prepared[0].inference_options.n
+        return await self._generate_together(exchange, processors, requests, number)
 
     async def _prepare_choices(self, exchange: Exchange, body: bytes) -> list[PreparedRequest]:
         prepared: list[PreparedRequest] | RejectedRequest = await self._pool.run(
@@ -58,26 +61,3 @@ class CompletionHandler(GenerationHandler):
                 request.request_id += f".{index // number}"
             requests += choice_requests(request, number)
         return requests
-
-    async def _generate_all(
-        self, exchange: Exchange, prepared: list[PreparedRequest], requests: list[EngineRequest], sink: Sink
-    ) -> web.StreamResponse:
-        processors: list[StreamProcessor[Any]] = [
-            StreamProcessor(choice.generator, choice.parsing_options, self._tokenizer) for choice in prepared
-        ]
-        trace, number = exchange.trace, prepared[0].inference_options.n
-        async with Choices(self._backend, requests) as choices:
-            async for index, chunk in choices:
-                self._note(exchange, chunk)
-                if chunk.kind == "ready" and index and index % number == 0 and chunk.prompt_usage is not None:
-                    trace.prompt_tokens += chunk.prompt_usage.prompt_tokens
-                    trace.cached_tokens += chunk.prompt_usage.prompt_cache_hit_tokens
-                sink.push(processors[index].push(chunk), None)
-                if processors[index].finished and chunk.finish_reason is None:
-                    choices.stop(index)
-                if sink.is_congested:
-                    await self._wait_for_reader(exchange, sink)
-        if not all(processor.finished for processor in processors):
-            raise EngineError("the engine's stream ended without a finish")
-        trace.outcome = "ok"
-        return sink.finish()

@@ -221,15 +221,27 @@ class GenerationHandler:
     async def _generate_choices(
         self, exchange: Exchange, prepared: PreparedRequest, requests: list[EngineRequest]
     ) -> web.StreamResponse:
-        """Run several generations of one prompt into one sink."""
-        sink, options = exchange.sink, prepared.parsing_options
+        """Run several generations of one prompt."""
+        generators = prepared.generator.fan_out(len(requests))
+        processors = [StreamProcessor(each, prepared.parsing_options, self._tokenizer) for each in generators]
+        return await self._generate_together(exchange, processors, requests, len(requests))
+
+    async def _generate_together(
+        self,
+        exchange: Exchange,
+        processors: Sequence[StreamProcessor[Any]],
+        requests: Sequence[EngineRequest],
+        num_choices: int,
+    ) -> web.StreamResponse:
+        """Run several generations into one sink; `num_choices` in a row have the same prompt."""
+        sink = exchange.sink
         if sink is None:
             raise EngineError("there is nowhere to deliver to")
-        generators = prepared.generator.fan_out(len(requests))
-        processors = [StreamProcessor(generator, options, self._tokenizer) for generator in generators]
         async with Choices(self._backend, requests) as choices:
             async for index, chunk in choices:
                 self._note(exchange, chunk)
+                if index and index % num_choices == 0:
+                    self._note_prompt(exchange, chunk)
                 sink.push(processors[index].push(chunk), None)
                 if processors[index].finished and chunk.finish_reason is None:
                     choices.stop(index)
@@ -255,8 +267,14 @@ class GenerationHandler:
         elif chunk.prompt_usage is not None and lifeline.phase is Phase.QUEUE and exchange.permit is not None:
             exchange.permit.start()
             lifeline.enter(Phase.PREFILL)
-            trace.prompt_tokens = chunk.prompt_usage.prompt_tokens
-            trace.cached_tokens = chunk.prompt_usage.prompt_cache_hit_tokens
+            self._note_prompt(exchange, chunk)
+
+    @staticmethod
+    def _note_prompt(exchange: Exchange, chunk: InferenceChunk) -> None:
+        """Count the prompt that a ready chunk tells of."""
+        if chunk.kind == "ready" and chunk.prompt_usage is not None:
+            exchange.trace.prompt_tokens += chunk.prompt_usage.prompt_tokens
+            exchange.trace.cached_tokens += chunk.prompt_usage.prompt_cache_hit_tokens
 
     @staticmethod
     async def _clean_up(chunks: Any, processor: StreamProcessor[Any]) -> None:
