@@ -1,0 +1,67 @@
+"""Every CUDA source compiles for every architecture that is supported, though no GPU is there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.runner.kernels.cuda_sources import APPLY_BITMASK, FOLDER, SAMPLE_ROWS, KernelSource, paged_attention
+
+ARCHITECTURES = (80, 90, 100, 120)
+SOURCES = [
+    APPLY_BITMASK,
+    SAMPLE_ROWS,
+    paged_attention(128, 4, torch.bfloat16),
+    paged_attention(64, 3, torch.float16),
+    paged_attention(128, 16, torch.float16),
+]
+
+
+def named(source: KernelSource) -> str:
+    return " ".join((source.file_name, *source.defines))
+
+
+def test_every_source_is_compiled_here() -> None:
+    assert {source.file_name for source in SOURCES} == {path.name for path in FOLDER.glob("*.cu")}
+
+
+def test_a_source_holds_each_header_once_and_no_include_is_left() -> None:
+    for source in SOURCES:
+        assert "#include" not in source.text
+        assert source.text.count("struct Largest {") <= 1
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=named)
+def test_a_source_compiles_without_a_gpu_for_every_architecture(source: KernelSource) -> None:
+    nvrtc = pytest.importorskip("cupy", reason="cupy is not installed", exc_type=ImportError).cuda.nvrtc
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as problem:
+        pytest.skip(f"the run-time compiler cannot be loaded: {str(problem).splitlines()[0]}")
+    for architecture in ARCHITECTURES:
+        program = nvrtc.createProgram(source.text, source.file_name, (), ())
+        try:
+            nvrtc.compileProgram(program, (*source.options, f"-arch=sm_{architecture}"))
+        except nvrtc.NVRTCError:
+            pytest.fail(nvrtc.getProgramLog(program))
+        image = nvrtc.getCUBIN(program)
+        assert all(kernel.encode() in image for kernel in source.kernels)
+        nvrtc.destroyProgram(program)
+
+
+def test_the_sampler_and_attention_fit_into_the_registers_of_a_block(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    for source in (SAMPLE_ROWS, paged_attention(128, 4, torch.bfloat16)):
+        path = tmp_path / source.file_name
+        path.write_text(source.text)
+        command = [nvcc, "-cubin", "-arch=sm_90", "-Xptxas", "-v", *source.options, str(path), "-o", "/dev/null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "spill" in done.stderr
+        assert done.stderr.count(" 0 bytes spill stores, 0 bytes spill loads") == done.stderr.count("spill stores")
