@@ -67,7 +67,7 @@ class CompiledLlama:
         self._frequencies = model_frequencies(config, self.config, self._checkpoint).contiguous()
         shapes = tensor_shapes(self.config)
         matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
-        self._weights = PackedWeights(library, tensors, matrices)
+        self._weights = PackedWeights(library, self._checkpoint.tensors, matrices)
         self.weight_bytes, self.number_format = self._weights.num_bytes, self._weights.number_format
         self._vectors: list[np.ndarray[Any, Any]] = []  # kept alive for the library
         self._engine: int | None = None

@@ -26,6 +26,7 @@ from engine.runner.models.norm import RmsNorm
 from engine.runner.models.sizes import ModelSizes
 from engine.runner.rope import Rope, RopeTables, rope_frequencies, rope_magnitude
 from engine.runner.weights.checkpoint import Checkpoint, Shapes
+from engine.runner.weights.fused import SplitTensors
 from engine.runner.weights.tensors import Tensors
 
 _EMBEDDING, _HEAD, _ROPE_FACTORS = "model.embed_tokens.weight", "lm_head.weight", "model.rope_factors"
@@ -83,7 +84,8 @@ def open_checkpoint(
     shapes = tensor_shapes(numbers)
     if _ROPE_FACTORS in tensors.names:
         shapes[_ROPE_FACTORS] = (numbers.rotary_dim // 2,)
-    return Checkpoint(tensors, shapes, ignored=_ignored(numbers, tensors), device=device, dtype=dtype)
+    split = SplitTensors(tensors, shapes)
+    return Checkpoint(split, shapes, ignored=_ignored(numbers, split), device=device, dtype=dtype)
 
 
 def _ignored(numbers: DecoderConfig, tensors: Tensors) -> frozenset[str]:

@@ -175,7 +175,8 @@ def _refuse_what_is_not_computed(config: Mapping[str, Any]) -> None:
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise ModelLoadError(f"config: hidden_act {activation!r} is not supported, only 'silu'")
-    if config.get("partial_rotary_factor", 1.0) != 1.0:
+    rope = config.get("rope_parameters") or {}
+    if config.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ModelLoadError("config: a partial_rotary_factor other than 1 is not supported")
     if config.get("quantization_config"):
         method = config["quantization_config"].get("quant_method", "unknown")

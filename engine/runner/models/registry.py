@@ -14,6 +14,7 @@ from engine.runner.models.deepseek_v2 import DEEPSEEK_V2
 from engine.runner.models.deepseek_v3 import DEEPSEEK_V3
 from engine.runner.models.llama import LLAMA
 from engine.runner.models.mistral import MISTRAL
+from engine.runner.models.phi3 import PHI3
 from engine.runner.models.qwen2 import QWEN2
 from engine.runner.models.qwen3 import QWEN3
 from engine.runner.models.qwen3_moe import QWEN3_MOE
@@ -38,6 +39,7 @@ ARCHITECTURES: dict[str, DecoderArchitecture] = {
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
+    "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3_MOE,

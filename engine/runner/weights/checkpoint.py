@@ -41,7 +41,7 @@ class Checkpoint:
                 "its configuration does not describe it"
             )
         self.device, self.dtype = device, dtype
-        self._tensors, self._shapes = tensors, shapes
+        self.tensors, self._shapes = tensors, shapes
         self._advance: Callable[[int], object] = lambda number: None
 
     def __contains__(self, name: str) -> bool:
@@ -90,7 +90,7 @@ class Checkpoint:
         return self.take_rows(*names) if names[0] in self else None
 
     def _checked(self, name: str) -> torch.Tensor:
-        tensor, expected = self._tensors.load(name), self._shapes[name]
+        tensor, expected = self.tensors.load(name), self._shapes[name]
         if tuple(tensor.shape) != expected:
             raise ModelLoadError(f"tensor {name} has shape {list(tensor.shape)}, but the model needs {list(expected)}")
         self._advance(1)

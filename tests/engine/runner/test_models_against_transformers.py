@@ -38,6 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mistral: a window": {"sliding_window": 21},
     "mistral: a window of two blocks": {"sliding_window": 32},
     "mistral: no window": {"sliding_window": None},
+    "phi3": {"pad_token_id": 0},
+    "phi3: a window": {"pad_token_id": 0, "sliding_window": 40},
     "qwen2": {"tie_word_embeddings": True},
     "qwen2: windows in the upper layers": {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
     "qwen2: yarn": {"rope_parameters": YARN},

@@ -75,6 +75,7 @@ def test_preemptions_and_prefix_hits_change_no_token(tmp_path: Path, variant: st
         ("mistral: no window", True),
         ("qwen2: yarn", True),
         ("qwen3", True),
+        ("phi3", True),
         ("mistral: a window", False),
         ("qwen3_moe", False),
         ("deepseek_v3", False),

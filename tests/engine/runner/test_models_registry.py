@@ -120,6 +120,16 @@ def test_layers_that_predict_further_tokens_may_be_there(tmp_path: Path) -> None
     check(driver.logits((sequence, 20)), expected(reference, sequence.token_ids))
 
 
+@pytest.mark.parametrize("variant", ["qwen3_moe", "deepseek_v2: lite"])
+def test_experts_may_be_stacked_in_one_tensor(tmp_path: Path, variant: str) -> None:
+    reference = make_reference(kind=variant.partition(":")[0], **VARIANTS[variant])
+    folder = save_directory(reference, tmp_path, save_original_format=False)
+    assert any(name.endswith("experts.gate_up_proj") for name in load_file(folder / "model.safetensors"))
+    driver = Driver(load(open_model(str(folder)), kv_cache_mib=8))
+    sequence = driver.add(make_sequence(tokens(20, 1)))
+    check(driver.logits((sequence, 20)), expected(reference, sequence.token_ids))
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
@@ -129,6 +139,7 @@ def test_layers_that_predict_further_tokens_may_be_there(tmp_path: Path) -> None
         (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported, only 'sigmoid'"),
         (DEEPSEEK_V3, {"n_group": 7}, "8 of 256 experts cannot be chosen from 4 of 7 groups"),
         (DEEPSEEK_V3, {"quantization_config": {"quant_method": "fp8"}}, "quantised with 'fp8', which is not supported"),
+        (QWEN2_5_7B, {"rope_parameters": {"partial_rotary_factor": 0.75}}, "partial_rotary_factor other than 1 is not"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 0}, "num_experts_per_tok must be a positive integer"),
         (QWEN2_5_7B, {"layer_types": ["linear_attention"] * 28, "use_sliding_window": True, "sliding_window": 9},
          "layer_types must name 28 layers of full or sliding attention"),
