@@ -6,6 +6,7 @@ applied in one scatter a kind, in the order that `SamplingParams` documents.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from functools import cache
@@ -76,7 +77,9 @@ class LogitEdits:
         if self._bans:
             flat[_column(self._bans, np.int64, flat)] = -torch.inf
 
-    def _penalise(self, flat: torch.Tensor) -> None:
+    @property
+    def penalties(self) -> tuple[Any, Any, Any]:
+        """Flat indices int64, by what repetition divides (or multiplies) and what is then subtracted, float32 `[n]`."""
         places, repetition, subtracted = [], [], []
         for offset, counts, params in self._penalised:
             tokens = np.fromiter(counts.keys(), np.int64, len(counts))
@@ -86,11 +89,19 @@ class LogitEdits:
             places.append(tokens + offset)
             repetition.append(np.full(len(tokens), params.repetition_penalty, np.float32))
             subtracted.append(params.presence_penalty * (number > 0) + params.frequency_penalty * number)
-        index = _column(np.concatenate(places), np.int64, flat)
-        factor = _column(np.concatenate(repetition), np.float32, flat)
+        return _joined(places, np.int64), _joined(repetition, np.float32), _joined(subtracted, np.float32)
+
+    @property
+    def additions(self) -> dict[int, float]:
+        """What is added, after the penalties, to the logits at flat indices: biases, and -inf for bans."""
+        return {**dict(self._biases), **dict.fromkeys(self._bans, -math.inf)}
+
+    def _penalise(self, flat: torch.Tensor) -> None:
+        places, repetition, subtracted = self.penalties
+        index, factor = _column(places, np.int64, flat), _column(repetition, np.float32, flat)
         values = flat[index]
         values = torch.where(values > 0, values / factor, values * factor)
-        flat[index] = values - _column(np.concatenate(subtracted), np.float32, flat)
+        flat[index] = values - _column(subtracted, np.float32, flat)
 
 
 def mask_disallowed(logits: torch.Tensor, bitmask: Any) -> None:
@@ -142,6 +153,10 @@ def _banned(sequence: Sequence) -> Iterable[int]:
 def _ends_with(sequence: Sequence, tokens: Items[int]) -> bool:
     start = len(sequence.token_ids) - len(tokens)
     return start >= sequence.num_prompt_tokens and sequence.token_ids[start:] == list(tokens)
+
+
+def _joined(parts: list[Any], dtype: Any) -> Any:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
 
 
 def _column(values: Any, dtype: Any, like: torch.Tensor) -> torch.Tensor:
