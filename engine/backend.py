@@ -24,6 +24,10 @@ class EngineDeadError(EngineError):
     """The engine is gone: raised to every waiter, and to whoever comes later."""
 
 
+class EnginesUnavailableError(EngineError):
+    """No engine can take the request now; one may a little later. A 503 with Retry-After."""
+
+
 class DeadlineExceededError(EngineError):
     """The request passed its deadline, queued or running, and was dropped."""
 

@@ -24,6 +24,7 @@ from engine.backend import ConstraintHandle, ConstraintRefusedError, EngineDeadE
 from engine.backends.engine_thread import EngineThread
 from engine.backends.output_stream import OutputStream
 from engine.backends.request_record import RequestRecord
+from engine.backends.shielded import to_the_end
 from engine.core.engine_core import EngineCore
 from engine.core.sequence import Sequence
 from engine.core.sequence_output import SequenceOutput
@@ -138,7 +139,7 @@ class LocalBackend:
         self._replies.add(reply)
         self._thread.submit(command)
         try:
-            return await _to_the_end(reply)
+            return await to_the_end(reply)
         finally:
             self._replies.discard(reply)
 
@@ -150,7 +151,7 @@ class LocalBackend:
         """Stop the engine after the step it is in; open requests end with `EngineDeadError`. Idempotent."""
         self._running_loop()
         self._thread.stop()
-        await _to_the_end(asyncio.ensure_future(asyncio.to_thread(self._thread.join)))
+        await to_the_end(asyncio.ensure_future(asyncio.to_thread(self._thread.join)))
         self._bury()
 
     # On the event loop.
@@ -261,17 +262,3 @@ def _settle(reply: asyncio.Future[Any], error: Exception | None, result: Any = N
         reply.set_result(result)
     else:
         reply.set_exception(error)
-
-
-async def _to_the_end(future: asyncio.Future[T]) -> T:
-    """Await `future`; a cancellation meanwhile, or several, is held back until it is done."""
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        future.exception()
-        raise asyncio.CancelledError
-    return future.result()

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.backend import DeadlineExceededError, EngineDeadError, EngineError, RequestRefusedError
+from engine.backend import (
+    DeadlineExceededError,
+    EngineDeadError,
+    EngineError,
+    EnginesUnavailableError,
+    RequestRefusedError,
+)
 from engine.entrypoints.preparation import PoolClosedError, PreparationTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -120,6 +126,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
             return ApiError(
                 503, "the engine has stopped; the server is restarting", code="engine_dead", retry_after_s=5
             )
+        case EnginesUnavailableError():
+            return ApiError(503, str(error), code="engines_unavailable", retry_after_s=2)
         case EngineError():
             logger.error("request %s failed in the engine: %s", request_id, error)
             return ApiError(500, f"the engine could not complete the request: {error}")

@@ -1,0 +1,148 @@
+"""One engine of the fleet: its address, its connections, whether it can be used, and what it has under way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from engine.backends.balancer import Load
+from engine.backends.remote_circuit import Circuit
+from engine.backends.remote_dialect import Dialect
+from engine.config import ConfigError
+
+_SOCKET_SCHEME = "unix:"
+_MAX_LOAD_BYTES = 4 << 20
+KEEP_ALIVE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLimits:
+    """How long engines are waited for, in seconds: to connect, for the first token, for the next one, for a probe.
+
+    `health_interval_s` passes between two looks at an engine.
+    """
+
+    connect_s: float = 3.0
+    first_token_s: float = 120.0
+    token_gap_s: float = 60.0
+    probe_s: float = 2.0
+    health_interval_s: float = 2.0
+
+
+class Share:
+    """What one open request adds to its engine's load."""
+
+    __slots__ = ("_endpoint", "_tokens")
+
+    def __init__(self, endpoint: Endpoint, num_prompt_tokens: int) -> None:
+        self._endpoint = endpoint
+        self._tokens = num_prompt_tokens
+        endpoint.num_open += 1
+        endpoint.num_open_tokens += num_prompt_tokens
+
+    def grow(self, num_tokens: int) -> None:
+        self._tokens += num_tokens
+        self._endpoint.num_open_tokens += num_tokens
+
+    def close(self) -> None:
+        self._endpoint.num_open -= 1
+        self._endpoint.num_open_tokens -= self._tokens
+
+
+class Endpoint:
+    """Belongs to the event loop in which it is first used.
+
+    `is_reachable` is what the last look said; before the first one, hope. A draining endpoint gets no new requests.
+    """
+
+    def __init__(self, url: str, limits: RemoteLimits, api_key: str | None = None) -> None:
+        self.url = url
+        self.circuit = Circuit()
+        self.is_reachable = True
+        self.is_draining = False
+        self.problem = ""
+        self.num_open = 0
+        self.num_open_tokens = 0
+        self._base, self._socket_path = parse_endpoint(url)
+        self._limits = limits
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._others = Load()  # what other fronts have under way here
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def own_load(self) -> Load:
+        return Load(self.num_open, self.num_open_tokens)
+
+    @property
+    def load(self) -> Load:
+        """Everything under way here, as far as is known."""
+        return self.own_load + self._others
+
+    def is_usable(self, now: float) -> bool:
+        return self.is_reachable and not self.is_draining and self.circuit.allows(now)
+
+    async def post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
+        """Send a request; there is no time limit but that of connecting."""
+        headers = {"Content-Type": "application/json", **self._headers}
+        return await self._opened().post(self._base / path[1:], data=body, headers=headers)
+
+    async def look(self, dialect: Dialect) -> None:
+        """Ask the engine how it is and what it does; note both."""
+        try:
+            async with asyncio.timeout(self._limits.probe_s):
+                status, _ = await self._get(dialect.health_path)
+                if status == 200:
+                    own_before = self.own_load
+                    self._correct(dialect, own_before, *await self._get(dialect.load_path))
+                self.note_reachable("" if status == 200 else f"its health check says {status}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self.note_reachable(f"it cannot be reached: {str(error) or type(error).__name__:.200}")
+
+    def note_reachable(self, problem: str) -> None:
+        self.problem, self.is_reachable = problem, not problem
+        if problem:
+            self._others = Load()
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _correct(self, dialect: Dialect, own_before: Load, status: int, body: bytes) -> None:
+        """Take what the engine has beyond our own requests, before or after it was asked, as that of others."""
+        told = dialect.load(body) if status == 200 else None
+        own = Load(max(own_before.requests, self.num_open), max(own_before.kv_tokens, self.num_open_tokens))
+        self._others = Load() if told is None else told.beyond(own)
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        async with self._opened().get(self._base / path[1:], headers=self._headers) as response:
+            return response.status, await response.content.read(_MAX_LOAD_BYTES)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector: aiohttp.BaseConnector
+            if self._socket_path is None:
+                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            else:
+                connector = aiohttp.UnixConnector(self._socket_path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, read_bufsize=1 << 18, auto_decompress=True
+            )
+        return self._session
+
+
+def parse_endpoint(url: str) -> tuple[URL, str | None]:
+    """The base URL of an endpoint, and the Unix socket it is behind, if any. Raises `ConfigError`."""
+    if url.startswith(_SOCKET_SCHEME) and len(url) > len(_SOCKET_SCHEME):
+        return URL("http://engine/"), url.removeprefix(_SOCKET_SCHEME)
+    try:
+        base = URL(url)
+    except ValueError:
+        base = URL()
+    if base.scheme not in ("http", "https") or not base.host or base.query_string or base.fragment:
+        raise ConfigError(f"endpoints must be http://HOST:PORT, https://HOST:PORT or unix:PATH. Given: {url!r:.200}")
+    return base, None
