@@ -104,7 +104,7 @@ class Metrics(Collector):
             rejections.add_metric([cause], number)
         yield rejections
         disconnects = sum(number for (_, outcome), number in self.requests.items() if outcome == "disconnected")
-        preemptions = self._backend.stats().preemptions
+        stats = self._backend.stats()
         yield CounterMetricFamily("server_disconnects", "Clients that left before the end", value=disconnects)
         yield CounterMetricFamily("server_prompt_tokens", "Prompt tokens of admitted requests", value=self.tokens_in)
         yield CounterMetricFamily("server_cached_prompt_tokens", "Of these, from the cache", value=self.tokens_cached)
@@ -113,7 +113,9 @@ class Metrics(Collector):
             texts.add_metric([outcome], number)
         yield texts
         yield CounterMetricFamily("server_completion_tokens", "Tokens generated", value=self.tokens_out)
-        yield CounterMetricFamily("engine_preemptions", "Sequences that gave up their blocks", value=preemptions)
+        yield CounterMetricFamily("engine_prompt_tokens", "Prompt tokens so far", value=stats.prompt_tokens)
+        yield CounterMetricFamily("engine_completion_tokens", "Tokens so far", value=stats.completion_tokens)
+        yield CounterMetricFamily("engine_preemptions", "Sequences that gave up their blocks", value=stats.preemptions)
 
     def _gauges(self) -> Iterator[Metric]:
         places = GaugeMetricFamily("server_admitted_requests", "Requests under way, by place", labels=["place"])

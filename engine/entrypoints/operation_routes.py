@@ -14,6 +14,7 @@ from engine.entrypoints.errors import ApiError
 from engine.entrypoints.http_server import json_response
 
 PACKAGE = "recipe-server"
+UNINSTALLED = "0.0.0"
 
 
 @runtime_checkable
@@ -57,7 +58,7 @@ def server_version() -> str:
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
-        return "0.0.0+checkout"
+        return UNINSTALLED
 
 
 def _status(request_id: str, reason: str) -> web.StreamResponse:
