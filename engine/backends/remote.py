@@ -61,6 +61,7 @@ class RemoteBackend:
         self._dialect = DIALECTS[kind]()
         self._fleet = Fleet(endpoints, self._dialect, limits or RemoteLimits(), api_key)
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._open: set[Generation] = set()
         self._num_prompt_tokens = self._num_cached_tokens = self._num_completion_tokens = 0
 
     @property
@@ -77,6 +78,7 @@ class RemoteBackend:
         submitted_at = time.monotonic()
         stop_token_ids = ending_token_ids(request, self._eos_token_ids)
         generation = Generation(self._fleet, self._fleet.route(request), stop_token_ids)
+        self._open.add(generation)
         try:
             while chunks := await generation.next():
                 for chunk in chunks:
@@ -85,6 +87,7 @@ class RemoteBackend:
             try:
                 await to_the_end(asyncio.ensure_future(generation.close()))
             finally:
+                self._open.discard(generation)
                 self._report(request, generation, submitted_at)
 
     async def compile(self, constraint: OutputConstraint) -> ConstraintHandle:
@@ -116,6 +119,9 @@ class RemoteBackend:
 
     async def aclose(self) -> None:
         """Drop every connection; open requests end with `EngineDeadError`. Idempotent."""
+        self._fleet.close()
+        for generation in self._open:
+            generation.interrupt()
         await self._fleet.aclose()
 
     def _check(self, request: EngineRequest) -> None:

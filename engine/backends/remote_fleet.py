@@ -123,8 +123,12 @@ class Fleet:
         self._cleanups.add(task)
         task.add_done_callback(self._cleanups.discard)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """Let no request in any more; `aclose` does the rest."""
         self._is_closed = True
+
+    async def aclose(self) -> None:
+        self.close()
         if self._watch is not None:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):

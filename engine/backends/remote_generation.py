@@ -41,6 +41,7 @@ class Generation:
         self._attempt: Attempt | None = None
         self._finish_reason: InferenceFinishReason | None = None
         self._num_hidden = 0
+        self._limit: asyncio.Timeout | None = None
 
     async def next(self) -> list[InferenceChunk]:
         """The next chunks; empty at the end. Raises what `Backend.infer` does."""
@@ -52,6 +53,11 @@ class Generation:
             self.outcome = type(error).__name__
             raise
         return []
+
+    def interrupt(self) -> None:
+        """End what `next` waits for, now that the fleet was closed."""
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Free what the request holds at its engine."""
@@ -78,15 +84,18 @@ class Generation:
         if self._attempt is None:
             self._attempt = self._new_attempt()
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(left_s) as self._limit:
                 return await self._attempt.read()
         except TimeoutError:
+            self._fleet.check_open()
             if left_s < limit_s:
                 raise DeadlineExceededError("the deadline passed while the request was at an engine") from None
             raise EndpointFault(f"it sent nothing for {limit_s:g} s") from None
         except RequestRefusedError:
             self._attempt.endpoint.circuit.succeed()
             raise
+        finally:
+            self._limit = None
 
     def _new_attempt(self) -> Attempt:
         request = self._route.request

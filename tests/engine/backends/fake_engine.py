@@ -134,7 +134,9 @@ class FakeEngine:
         for number, token_id in enumerate(tokens):
             choice: dict[str, Any] = {"index": 0, "token_ids": [token_id], "finish_reason": None, "logprobs": None}
             if (count := params.get("logprobs")) is not None:
-                tops = [{"token_id": token_id + place, "logprob": -0.5 - place, "rank": 1} for place in range(count + 1)]
+                tops = [
+                    {"token_id": token_id + place, "logprob": -0.5 - place, "rank": 1} for place in range(count + 1)
+                ]
                 entry = {"token_id": token_id, "logprob": -0.5, "rank": 1, "top_logprobs": tops[::-1]}
                 choice["logprobs"] = {"content": [entry]}
             if number == len(tokens) - 1:
