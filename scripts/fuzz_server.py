@@ -56,8 +56,8 @@ EXTRAS: list[dict[str, Any]] = [
 ]  # fmt: skip
 ODD: list[Any] = [
     None, True, 0, -1, 1.5, 1e308, -(2**63), 2**64, 10**30, "", "\x00", "\ud800", "x" * 3000, "<|im_end|>", [], {},
-    [[]], {"": ""}, ["a", 1, None], {"type": "text"}, {"$ref": "#"}, [{"role": "user"}], [{"type": "image_url"}], "data:,",
-    "é" * 99, "@deep",
+    [[]], {"": ""}, ["a", 1, None], {"type": "text"}, {"$ref": "#"}, [{"role": "user"}], [{"type": "image_url"}],
+    "data:,", "é" * 99, "@deep",
 ]  # fmt: skip
 DEEP = b'"@deep"'
 BREAKERS = (

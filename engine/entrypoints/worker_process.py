@@ -65,8 +65,10 @@ class WorkerProcess(asyncio.Protocol):
         """Wait until the process is gone."""
         if self._transport is not None:
             self._transport.close()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.join)
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.to_thread(process.join)
+            process.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
