@@ -2,7 +2,7 @@
 
 GGUF stores a byte-level BPE as tokens, merges and the name of a pre-tokenizer (`tokenizer.ggml.pre`). The names in
 the table below are built exactly as the models' own tokenizers are; a name that is not there is refused, since a
-guess would tokenise almost right.
+guess would tokenise almost right. A SentencePiece BPE needs no name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.gguf_file import GgufFile
+from engine.runner.weights.gguf_sentencepiece import sentencepiece_parts
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 _ADDED = (_UNKNOWN, _CONTROL, _USER_DEFINED)
@@ -56,46 +57,56 @@ _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 
 def tokenizer_json_from_gguf(file: GgufFile) -> str:
     """The tokenizer as the text of a tokenizer.json; raises `ModelLoadError` for one that is no known BPE."""
-    recipe = _recipe(file)
     tokens, types = file.metadata["tokenizer.ggml.tokens"], _token_types(file)
+    parts = sentencepiece_parts(file, types) if _is_sentencepiece(file) else _byte_level_parts(file, types)
     added = [index for index, kind in enumerate(types) if kind in _ADDED]
-    vocab_size = _model_vocab_size(types)
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": recipe.get("ignore_merges", False),
-        "vocab": {token: index for index, token in enumerate(tokens[:vocab_size])},
-        "merges": file.metadata.get("tokenizer.ggml.merges", []),
-    }
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [_added_token(index, tokens[index], types[index] != _USER_DEFINED) for index in added],
-        "normalizer": recipe.get("normalizer"),
-        "pre_tokenizer": recipe["pre_tokenizer"],
         "post_processor": None,
-        "decoder": _byte_level(True),
-        "model": model,
+        **parts,
     }
     return json.dumps(document, ensure_ascii=False)
 
 
 def adds_bos(file: GgufFile) -> bool:
     """Whether a prompt that is no conversation starts with the BOS token."""
-    return bool(file.metadata.get("tokenizer.ggml.add_bos_token", _recipe(file).get("add_bos", False)))
+    default = _is_sentencepiece(file) or _recipe(file).get("add_bos", False)
+    return bool(file.metadata.get("tokenizer.ggml.add_bos_token", default))
+
+
+def _is_sentencepiece(file: GgufFile) -> bool:
+    return bool(file.metadata.get("tokenizer.ggml.model") == "llama")
+
+
+def _byte_level_parts(file: GgufFile, types: list[int]) -> dict[str, Any]:
+    recipe, tokens = _recipe(file), file.metadata["tokenizer.ggml.tokens"]
+    return {
+        "normalizer": recipe.get("normalizer"),
+        "pre_tokenizer": recipe["pre_tokenizer"],
+        "decoder": _byte_level(True),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": recipe.get("ignore_merges", False),
+            "vocab": {token: index for index, token in enumerate(tokens[: _model_vocab_size(types)])},
+            "merges": file.metadata.get("tokenizer.ggml.merges", []),
+        },
+    }
 
 
 def _recipe(file: GgufFile) -> dict[str, Any]:
     kind = file.metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise ModelLoadError(
-            f"{file.path} has a tokenizer of kind {kind!r}; from GGUF only byte-level BPE ('gpt2') can be built: "
+            f"{file.path} has a tokenizer of kind {kind!r}; from GGUF only BPE can be built ('gpt2', 'llama'): "
             "use the model's Hugging Face directory"
         )
     name = file.metadata.get("tokenizer.ggml.pre")

@@ -109,7 +109,10 @@ class HfDirectory:
         digest = blake2s(json.dumps(self.config, sort_keys=True).encode(), digest_size=6)
         for path in sorted(self.folder.glob("*.safetensors")):
             with path.open("rb") as file:
-                header = file.read(int.from_bytes(file.read(8), "little"))
+                header_bytes = int.from_bytes(file.read(8), "little")
+                if header_bytes > path.stat().st_size:
+                    raise ModelLoadError(f"{path} is damaged or cut short: its header cannot be read")
+                header = file.read(header_bytes)
             digest.update(f"{path.name}:{path.stat().st_size}:".encode() + header)
         return digest.hexdigest()
 

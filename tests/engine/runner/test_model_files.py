@@ -163,7 +163,8 @@ def test_other_weights_have_another_fingerprint(directory: Path, gguf_file: Path
     ("metadata", "message"),
     [
         ({"pre": "chameleon"}, "pre-tokenizer 'chameleon'; supported: .*gpt-2, llama-bpe"),
-        ({"tokenizer_model": "llama"}, "tokenizer of kind 'llama'"),
+        ({"tokenizer_model": "bert"}, "tokenizer of kind 'bert'; from GGUF only BPE can be built"),
+        ({"tokenizer_model": "llama"}, "SentencePiece vocabulary without scores, bytes or unknown token"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_refused(tmp_path: Path, metadata: dict[str, str], message: str) -> None:
