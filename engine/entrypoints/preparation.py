@@ -201,8 +201,10 @@ class PreparationPool:
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
     async def ready(self) -> None:
-        """Wait until every worker has run its initializer; raises `WorkerDiedError` when one cannot."""
-        await asyncio.gather(*self._tasks)
+        """Wait until every worker has run its initializer; raises `WorkerDiedError` when one could not."""
+        for fault in await asyncio.gather(*(worker.started for worker in self._workers)):
+            if fault is not None:
+                raise _start_failure(fault)
 
     async def run(self, function: Callable[..., Any], *args: Any, affinity: int | None = None) -> Any:
         """Run a top-level `function` in a worker and return its result, or raise what it raised.
@@ -252,7 +254,10 @@ class PreparationPool:
 
     async def _bring_up(self, worker: _Worker) -> None:
         started = time.monotonic()
-        await worker.process.start(self._context, self._initializer, self._initargs)
+        try:
+            await worker.process.start(self._context, self._initializer, self._initargs)
+        except OSError as error:
+            worker.started.set_result(f"its process could not be started: {error}")
         if (fault := await worker.started) is not None:
             self._fail_start(worker, fault)
             return
@@ -263,13 +268,13 @@ class PreparationPool:
 
     def _fail_start(self, worker: _Worker, fault: str) -> None:
         """A worker that cannot even start fails its waiting calls; in a running pool it is tried again later."""
-        failure = WorkerDiedError(f"a preparation worker could not start: {fault.strip().splitlines()[-1]}")
+        failure = _start_failure(fault)
         while worker.waiting:
             call = worker.waiting.popleft()
             if not call.future.done():
                 call.future.set_exception(failure)
         if not self._was_ready:
-            raise failure
+            return  # `ready` tells
         logger.error("%s; trying again in %.0f s", failure, RESTART_DELAY_S)
         self.loop.call_later(RESTART_DELAY_S, self.replace, worker)
 
@@ -287,3 +292,7 @@ class PreparationPool:
             worker.process.kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(worker.process.reap() for worker in self._workers))
+
+
+def _start_failure(fault: str) -> WorkerDiedError:
+    return WorkerDiedError(f"a preparation worker could not start: {fault.strip().splitlines()[-1]}")

@@ -104,7 +104,13 @@ def ended(*arguments: str) -> tuple[int, str, list[str]]:
 def test_what_cannot_be_served_ends_the_program_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF\x03\0\0\0")
-    for model, word in ((tmp_path, "config.json"), (damaged, "damaged"), (tmp_path / "none", "there is no model")):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"max_position_embeddings": 8}')
+    (folder / "tokenizer.json").write_text('{"added_tokens": []}')
+    (folder / "model.safetensors").write_bytes(b"no header, but junk")
+    cases = {tmp_path: "config.json", damaged: "damaged", folder: "damaged", tmp_path / "none": "there is no model"}
+    for model, word in cases.items():
         code, last, before = ended("--port", "0", "--model", str(model))
         assert code == 2 and last.startswith("server.py: ") and word in last and not before
 
@@ -127,3 +133,11 @@ def test_too_little_memory_for_one_sequence_is_one_line(tmp_path: Path) -> None:
     code, last, before = ended("--port", "0", "--kv-cache-mib", "1")
     assert code == 2 and "--kv-cache-mib" in last
     assert not [line for line in before if "CRITICAL" in line or "Traceback" in line]
+
+
+def test_a_chat_template_that_is_no_template_ends_the_program_also_when_the_model_loads_longer(tmp_path: Path) -> None:
+    template = tmp_path / "broken.jinja"
+    template.write_text("{{ messages")
+    code, last, before = ended("--port", "0", "--chat-template", str(template), "--kv-cache-mib", "256")
+    assert code == 2 and "the chat template is invalid in line 1" in last
+    assert not [line for line in before if "Traceback" in line or "ready" in line]

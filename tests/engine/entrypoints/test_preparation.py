@@ -122,6 +122,19 @@ async def test_a_worker_that_cannot_start_says_so() -> None:
     await pool.aclose()
 
 
+async def test_a_worker_that_has_failed_before_anyone_waits_for_it_is_not_forgotten() -> None:
+    pool = PreparationPool(1, fail_to_initialize, ())
+    try:
+        async with asyncio.timeout(30):
+            while pool._tasks:  # noqa: ASYNC110  # nothing tells from outside that it has failed
+                await asyncio.sleep(0.01)
+        for _ in range(2):
+            with pytest.raises(WorkerDiedError, match="could not start"):
+                await pool.ready()
+    finally:
+        await pool.aclose()
+
+
 async def test_affinity_prefers_one_worker_without_starving_behind_it() -> None:
     pool = PreparationPool(2, initialize, ("x",))
     await pool.ready()
