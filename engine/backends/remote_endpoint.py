@@ -16,6 +16,7 @@ from engine.config import ConfigError
 _SOCKET_SCHEME = "unix:"
 _MAX_LOAD_BYTES = 4 << 20
 KEEP_ALIVE_S = 60.0
+NO_LIMIT_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)

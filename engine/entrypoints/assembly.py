@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
-from engine.entrypoints.options import ServerOptions
+from engine.entrypoints.options import REMOTE_KINDS, OptionError, ServerOptions
 from engine.entrypoints.tokenizer_source import with_tokenizer
 from engine.grammar.bitmask import BitmaskFiller
 from engine.grammar.compiler import GrammarCompiler
@@ -17,6 +17,14 @@ from engine.runner.weights.model_files import ModelFiles, open_model
 
 def open_files(options: ServerOptions) -> ModelFiles:
     """Everything but the weights: the model's files, with another tokenizer and chat template where they are named."""
+    if options.backend in REMOTE_KINDS and options.model is None:
+        if options.tokenizer is None:
+            raise OptionError(
+                f"--backend {options.backend} needs the model's files but for its weights: --tokenizer DIR"
+            )
+        return open_model(
+            options.tokenizer, revision=options.tokenizer_revision, chat_template_file=options.chat_template
+        )
     files = open_model(options.model, revision=options.revision, chat_template_file=options.chat_template)
     if options.tokenizer is None:
         return files

@@ -23,7 +23,7 @@ from engine.config import ConfigError
 from engine.entrypoints.assembly import engine_config, make_compiler, make_core, open_files
 from engine.entrypoints.fingerprint import system_fingerprint
 from engine.entrypoints.listening import check_address, listen, stop_listening
-from engine.entrypoints.options import OptionError, ServerOptions
+from engine.entrypoints.options import REMOTE_KINDS, OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
 from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
@@ -138,15 +138,16 @@ async def _start_backend(
         mock = MockBackend(tokens=options.mock_tokens, rate=options.mock_rate, script=options.mock_script)
         stack.push_async_callback(mock.aclose)
         return mock
+    if options.backend in REMOTE_KINDS:
+        return await _start_remote(stack, options, files, phases)
     from engine.backends.local import LocalBackend
 
     config = engine_config(options, max_model_len)
-    local = LocalBackend.start(
-        lambda: make_core(files, config, phases.say),
-        system_fingerprint=system_fingerprint(files.fingerprint, config),
-    )
+    local = LocalBackend.start(lambda: make_core(files, config, phases.say))
     stack.push_async_callback(local.aclose)
-    compiler = make_compiler(files, await local.started())
+    core = await local.started()
+    local.system_fingerprint = system_fingerprint(files.fingerprint, config, core)
+    compiler = make_compiler(files, core)
     local.on_death = signals.on_death
     stack.callback(compiler.close)
     local.compiler = compiler
@@ -154,6 +155,30 @@ async def _start_backend(
         statistics = asyncio.create_task(log_statistics(local.stats, logger.info))
         stack.callback(statistics.cancel)
     return local
+
+
+async def _start_remote(
+    stack: contextlib.AsyncExitStack, options: ServerOptions, files: ModelFiles, phases: Phases
+) -> Backend:
+    """Look at the engines of a fleet; those that are not up yet are used as soon as they are."""
+    from engine.backends.remote import RemoteBackend
+    from engine.backends.remote_endpoint import NO_LIMIT_S, RemoteLimits
+
+    limits = RemoteLimits(
+        connect_s=options.endpoint_connect_timeout_s,
+        first_token_s=options.endpoint_first_token_timeout_s,
+        token_gap_s=options.token_gap_timeout_s or NO_LIMIT_S,
+        health_interval_s=options.endpoint_health_interval_s,
+    )
+    remote = RemoteBackend(
+        options.endpoints or "", options.backend, files.eos_token_ids, limits=limits, api_key=options.endpoint_api_key
+    )
+    stack.push_async_callback(remote.aclose)
+    with phases.phase("engines"):
+        await remote.started()
+    for endpoint in remote.fleet.endpoints:
+        phases.say(f"engine {endpoint.url}: {endpoint.problem or 'ready'}")
+    return remote
 
 
 async def serve(options: ServerOptions) -> int:

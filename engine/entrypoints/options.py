@@ -13,7 +13,10 @@ from typing import Any
 from recipe.conversion_options import MAX_TOKENS_UPPER_BOUND
 from recipe.markup.output_markup import TOOL_MARKERS
 
-GROUPS = ("model", "engine", "server", "requests", "limits", "images", "security", "mock")
+GROUPS = ("model", "engine", "server", "fleet", "requests", "limits", "images", "security", "mock")
+
+REMOTE_KINDS = ("vllm", "sglang", "self")
+"""The backends that are engines somewhere else."""
 
 
 class OptionError(ValueError):
@@ -90,7 +93,19 @@ class ServerOptions:
     page: bool = option(True, "server", "the page at / to talk to the model and to look at the server")
     workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
     token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen, in MiB")
-    backend: str = option("local", "server", "what computes tokens", choices=("local", "mock"))
+    backend: str = option("local", "server", "what computes tokens", choices=("local", "mock", *REMOTE_KINDS))
+    endpoints: str | None = option(
+        None,
+        "fleet",
+        "engines of a remote backend: http://HOST:PORT or unix:PATH; @FILE has one a line",
+        metavar="URL,URL",
+    )
+    endpoint_api_key: str | None = option(None, "fleet", "API key that the engines want")
+    endpoint_connect_timeout_s: float = option(3.0, "fleet", "longest time to connect to an engine")
+    endpoint_first_token_timeout_s: float = option(
+        120.0, "fleet", "longest wait for a first token before another engine is tried"
+    )
+    endpoint_health_interval_s: float = option(2.0, "fleet", "time between two looks at an engine")
     log_level: str = option("info", "server", "least level logged", choices=("debug", "info", "warning", "error"))
     disable_log_stats: bool = option(False, "server", "no line of statistics every 10 s")
     config: str | None = option(None, "server", "TOML file with any of these options", metavar="FILE")
@@ -158,10 +173,14 @@ class ServerOptions:
             if is_number and not (low <= value <= high and math.isfinite(value)):
                 allowed = f">= {low}" if high == math.inf else f"in [{low}, {high}]"
                 raise OptionError(f"--{item.name.replace('_', '-')} must be {allowed}. Given: {value}")
+        if (self.backend in REMOTE_KINDS) != (self.endpoints is not None):
+            raise OptionError(f"--endpoints goes with --backend {', '.join(REMOTE_KINDS)}, which needs it")
 
 
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
+    **dict.fromkeys(("endpoint_connect_timeout_s", "endpoint_first_token_timeout_s"), (0.001, math.inf)),
+    "endpoint_health_interval_s": (0.1, math.inf),
     **dict.fromkeys(("max_body_mib", "max_header_kib", "max_headers", "max_tokens_bound"), (1, math.inf)),
 }
 """What numbers may be, where it is not any from 0 on."""

@@ -30,6 +30,8 @@ from engine.entrypoints.preparation import PreparationPool
 from engine.entrypoints.prompt_routes import PromptRoutes
 from engine.entrypoints.protocols import CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, RESPONSES
 from engine.entrypoints.telemetry import Telemetry
+from engine.entrypoints.token_generation import TokenHandler
+from engine.entrypoints.token_response import TOKENS
 from recipe.encoding.tokenizer import Tokenizer
 
 
@@ -76,7 +78,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
     created = int(time.time())
     models = ModelRoutes([ServedModel(name, created, served.max_model_len) for name in served.names])
     operation = OperationRoutes(served.backend, desk.admission)
-    generation, completions = _generating_handlers(options, served, desk, max_body_bytes)
+    generation, completions, tokens = _generating_handlers(options, served, desk, max_body_bytes)
     counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
     prompts = PromptRoutes(
         served.pool, served.names[0], max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s
@@ -92,6 +94,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
         ("POST", "/detokenize"): Route(prompts.detokenize),
         ("GET", "/v1/models"): Route(models.list_models),
         ("GET", "/v1/models/*"): Route(models.show_model),
+        ("POST", "/inference/v1/generate"): Route(tokens.route(TOKENS)),
         ("POST", "/v1/completions"): Route(completions.route(COMPLETIONS)),
         ("POST", "/v1/chat/completions"): Route(generation.route(CHAT_COMPLETIONS)),
         ("POST", "/v1/responses"): Route(generation.route(RESPONSES)),
@@ -102,7 +105,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
 
 def _generating_handlers(
     options: ServerOptions, served: Served, desk: Desk, max_body_bytes: int
-) -> tuple[GenerationHandler, CompletionHandler]:
+) -> tuple[GenerationHandler, CompletionHandler, TokenHandler]:
     shared: dict[str, Any] = {
         "backend": served.backend,
         "pool": served.pool,
@@ -115,7 +118,7 @@ def _generating_handlers(
         "isolates_keys": options.prefix_cache_per_key,
         "images": ImageStage(image_policy(options), served.pool, served.max_model_len),
     }
-    return GenerationHandler(**shared), CompletionHandler(**shared)
+    return GenerationHandler(**shared), CompletionHandler(**shared), TokenHandler(names=served.names, **shared)
 
 
 def admission_limits(options: ServerOptions) -> AdmissionLimits:
