@@ -47,6 +47,16 @@ class DetokenizedText(msgspec.Struct):
     pieces: list[Piece]
 
 
+def tokenize(body: bytes, protocol: str | None, model: str) -> bytes | RejectedRequest:
+    """`inspect_prompt` as JSON, which is written here and not by whoever waits for it."""
+    return _as_json(inspect_prompt(body, protocol, model))
+
+
+def detokenize(body: bytes) -> bytes | RejectedRequest:
+    """`text_of_tokens` as JSON."""
+    return _as_json(text_of_tokens(body))
+
+
 def inspect_prompt(body: bytes, protocol: str | None, model: str) -> InspectedPrompt | RejectedRequest:
     """What `body` becomes. `protocol` and `model` hold where the body does not say."""
     preparer = worker_preparer()
@@ -70,7 +80,7 @@ def inspect_prompt(body: bytes, protocol: str | None, model: str) -> InspectedPr
     )
 
 
-def detokenize(body: bytes) -> DetokenizedText | RejectedRequest:
+def text_of_tokens(body: bytes) -> DetokenizedText | RejectedRequest:
     """The text of the token IDs in `tokens`."""
     preparer = worker_preparer()
     try:
@@ -81,6 +91,10 @@ def detokenize(body: bytes) -> DetokenizedText | RejectedRequest:
     if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < size for token in token_ids):
         return RejectedRequest(400, f"tokens must be a list of token IDs in [0, {size})")
     return DetokenizedText(text_of(preparer, token_ids), _pieces(preparer, token_ids))
+
+
+def _as_json(answer: msgspec.Struct | RejectedRequest) -> bytes | RejectedRequest:
+    return answer if isinstance(answer, RejectedRequest) else msgspec.json.encode(answer)
 
 
 def _fields(body: bytes) -> dict[str, Any]:

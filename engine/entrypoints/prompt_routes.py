@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.http_server import json_response, read_body
 from engine.entrypoints.preparation import PreparationPool
-from recipe.inspection import detokenize, inspect_prompt
+from recipe.inspection import detokenize, tokenize
 from recipe.prepare import RejectedRequest
 
 
@@ -27,7 +26,7 @@ class PromptRoutes:
 
     async def tokenize(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         protocol = "messages" if "anthropic-version" in request.headers else None
-        return await self._answer(request, request_id, inspect_prompt, protocol, self._model)
+        return await self._answer(request, request_id, tokenize, protocol, self._model)
 
     async def detokenize(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         return await self._answer(request, request_id, detokenize)
@@ -36,9 +35,7 @@ class PromptRoutes:
         self, request: web.BaseRequest, request_id: str, function: Callable[..., Any], *args: Any
     ) -> web.StreamResponse:
         body = await read_body(request, self._max_body_bytes, self._body_timeout_s)
-        answer: msgspec.Struct | RejectedRequest = await self._pool.run(
-            function, body, *args, affinity=affinity_of(body)
-        )
+        answer: bytes | RejectedRequest = await self._pool.run(function, body, *args, affinity=affinity_of(body))
         if isinstance(answer, RejectedRequest):
             raise ApiError(answer.status, answer.message)
-        return json_response(msgspec.json.encode(answer), request_id)
+        return json_response(answer, request_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recipe import prepare
-from recipe.inspection import InspectedPrompt, detokenize, inspect_prompt
+from recipe.inspection import InspectedPrompt, inspect_prompt, text_of_tokens
 from recipe.prepare import PrepareConfig, PreparedRequest, Preparer, RejectedRequest
 from recipe.prepare_completion import prepare_completion
 from recipe.protocol.completions.response import CompletionResponse
@@ -123,5 +123,5 @@ def test_inspection_shows_bos_and_specials_of_a_plain_text_and_of_a_conversation
     assert (plain.prompt, plain.special_ranges) == (f"{BOS}<think>", [(0, len(BOS))])
     assert next(piece.text for piece in chat.pieces if piece.special) == BOS
     assert chat.prompt.count("<think>") == 1 + sum(piece.text == "<think>" for piece in chat.pieces)
-    back = detokenize(json.dumps({"tokens": chat.tokens}).encode())
+    back = text_of_tokens(json.dumps({"tokens": chat.tokens}).encode())
     assert not isinstance(back, RejectedRequest) and back.prompt == chat.prompt

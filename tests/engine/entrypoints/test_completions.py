@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -154,6 +155,24 @@ def test_structured_outputs_constrain_a_completion(program: Program) -> None:
 def test_what_cannot_be_done_is_refused_by_name(program: Program, settings: dict[str, Any], word: str) -> None:
     status, answer = post(program, {**completion("a"), **settings}, "/v1/completions")
     assert status == 400 and word in answer["error"]["message"]
+
+
+def running(program: Program) -> int:
+    with urlopen(program.url + "/metrics") as response:
+        line = next(line for line in response.read().decode().splitlines() if line.startswith("engine_running_seq"))
+    return int(float(line.split()[1]))
+
+
+def test_a_client_that_leaves_frees_every_choice(program: Program) -> None:
+    data = json.dumps(completion(["a", "b"], n=3, max_tokens=1500, ignore_eos=True, stream=True)).encode()
+    with urlopen(Request(program.url + "/v1/completions", data=data), timeout=60) as response:
+        response.readline()
+        assert running(program) == 6
+    for _ in range(100):
+        if not running(program):
+            return
+        time.sleep(0.05)
+    pytest.fail("sequences of a client that has left still run")
 
 
 def test_the_openai_sdk_reads_whole_and_streamed_completions(program: Program) -> None:
