@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
 
 
-def system_fingerprint(weights: str, config: EngineConfig) -> str:
-    """`fp_` and ten hexadecimal digits of weights (quantisation included), number format, device, kernels, versions."""
+def system_fingerprint(weights: str, config: EngineConfig, core: EngineCore) -> str:
+    """`fp_` and ten hexadecimal digits of weights (quantisation included), device, dtype, kernels, threads, version.
+
+    `weights` is the model files' own hash.
+    """
     parts = {
         "weights": weights,
-        "dtype": config.dtype,
-        "device": config.device,
+        "runner": getattr(core.runner, "description", ""),
         "eager": config.enforce_eager,
         "threads": config.num_threads,
-        "cpu_kernels": config.cpu_kernels,
-        "kernels": [_version_of("torch"), _version_of("cupy-cuda12x"), _version_of("cupy-cuda13x"), platform.machine()],
         "server": _version_of("recipe-server"),
     }
     return "fp_" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

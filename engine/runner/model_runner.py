@@ -20,8 +20,14 @@ from engine.core.runner import SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
+from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
 from engine.runner.kernels.cpu_llama import CompiledLlama
 from engine.runner.kernels.cpu_path import open_compiled
+from engine.runner.kernels.cuda_attention import PagedAttention
+from engine.runner.kernels.cuda_library import open_launcher
+from engine.runner.kernels.cuda_path import open_paged_attention
+from engine.runner.kernels.cuda_sampler import CudaSampler
+from engine.runner.kernels.cuda_sources import Launcher
 from engine.runner.kv_cache import KVCache
 from engine.runner.linear import packs
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
@@ -44,13 +50,28 @@ class Forward:
 class ModelRunner:
     """Computes batches on one device; implements `engine.core.runner.Runner`."""
 
-    def __init__(self, model: Model | CompiledLlama, plan: MemoryPlan, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Model | CompiledLlama,
+        plan: MemoryPlan,
+        device: torch.device,
+        launcher: Launcher | None = None,
+        paged: PagedAttention | None = None,
+    ) -> None:
+        """With a `launcher`, its kernel samples; with `paged`, it computes the attention of decodes."""
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
+        kernels = model.instruction_set if isinstance(model, CompiledLlama) else f"torch {torch.__version__}"
+        self.description = f"{device.type}, {str(model.kv_shape.dtype).removeprefix('torch.')}, {kernels}"
         self._model: Model | CompiledLlama | None = model
-        self._cache: KVCache | None = KVCache(model.kv_shape, plan.num_blocks, plan.block_size, device)
-        self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device, model.windows)
-        self._sampler = Sampler(model.vocab_size)
+        self._cache: KVCache | None = KVCache(
+            model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device
+        )  # the spare block is that of graphs
+        self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device, model.windows, paged)
+        self._sampler: Sampler | CudaSampler = (
+            Sampler(model.vocab_size) if launcher is None else CudaSampler(model.vocab_size, launcher)
+        )
+        self._graphs: GraphRunner | None = None
         if isinstance(model, CompiledLlama):
             model.bind(self._cache, plan.block_size)
 
@@ -81,10 +102,36 @@ class ModelRunner:
         say(f"weights: {millions:,.0f} M in {number_format} on {place}, {_seconds(started)}")
         started = perf_counter()
         keep_freed_memory()
-        runner = cls(model, plan, device)
+        launcher = open_launcher(device, say)
+        paged = open_paged_attention(launcher, model.kv_shape, model.group, say)
+        runner = cls(model, plan, device, launcher, paged)
+        if paged is not None and not config.enforce_eager:
+            runner.capture(CudaGraphs(), config.max_num_seqs, say)
         number = warm_up(runner, config)
         say(f"warm-up: {number} steps, {_seconds(started)}")
         return runner
+
+    def capture(self, graphs: GraphDevice, max_num_seqs: int, say: Progress) -> None:
+        """Record decodes of up to `max_num_seqs` sequences as graphs, where the model can be recorded."""
+        model, cache, paged = self._model, self._cache, self._builder.paged
+        if model is None or cache is None or paged is None or isinstance(model, CompiledLlama):
+            return
+        if model.synchronises:
+            say("CUDA graphs: none, as the host decides which experts compute")
+            return
+        started = perf_counter()
+        self._graphs = GraphRunner(
+            model,
+            cache,
+            paged,
+            graphs,
+            cache.layers[0].keys.device,
+            max_num_seqs=max_num_seqs,
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+        )
+        self._graphs.capture()
+        say(f"CUDA graphs: decodes of {', '.join(map(str, self._graphs.buckets))} sequences, {_seconds(started)}")
 
     @torch.inference_mode()
     def launch(self, batch: SchedulerOutput) -> Forward:
@@ -102,7 +149,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Release model and KV cache. Idempotent."""
-        self._model = self._cache = None
+        self._model = self._cache = self._graphs = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -116,6 +163,8 @@ class ModelRunner:
             raise RuntimeError("the runner is closed")
         if isinstance(self._model, CompiledLlama):
             return self._model.forward(batch)
+        if self._graphs is not None and self._graphs.accepts(batch):
+            return self._graphs.forward(batch)
         return self._model.forward(self._builder.build(batch), self._cache)
 
 

@@ -169,8 +169,14 @@ def test_models_and_health_answer(program: Program) -> None:
         assert json.loads(response.read())["status"] == "ok"
 
 
+def children_of(program: Program) -> list[str]:
+    """The process IDs of what any of its threads has started."""
+    tasks = Path(f"/proc/{program.process.pid}/task").glob("*/children")
+    return [pid for task in tasks for pid in task.read_text().split()]
+
+
 def test_a_worker_of_the_started_program_has_not_loaded_torch(program: Program) -> None:
-    children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children").read_text().split()
+    children = children_of(program)
     maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in children}
     workers = {pid: text for pid, text in maps.items() if "tokenizers" in text}
     assert workers, "no worker process with the tokenizer found"
@@ -180,7 +186,7 @@ def test_a_worker_of_the_started_program_has_not_loaded_torch(program: Program) 
 
 def test_sigterm_ends_the_program_with_0_and_its_workers_with_it() -> None:
     program = start_program("--backend", "mock")
-    children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children").read_text().split()
+    children = children_of(program)
     assert program.stop() == 0
     assert not [pid for pid in children if Path(f"/proc/{pid}/status").exists() and not _is_zombie(pid)]
 
