@@ -74,7 +74,12 @@ class BodyDecoder(Generic[T]):
         try:
             return msgspec.convert(first_spelling(value, self._structure), self._schema)
         except msgspec.ValidationError as error:
-            raise ValueError(f"invalid request body: {error}") from None
+            raise ValueError(f"invalid request body: {_explained(str(error))}") from None
+
+
+def _explained(problem: str) -> str:
+    """The problem; an array in the place of an object also lacks the field that would tell what it is."""
+    return problem.replace("`object`, got `array`", "`object` with its `type`, `role` or `name`, got `array`")
 
 
 def strict_json(text: bytes) -> Any:
