@@ -18,6 +18,7 @@ import torch
 
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.attention import AttentionPart, ContinuedPrefillPart, DecodePart, PrefillPart
+from engine.runner.kernels.cuda_attention import PagedAttention
 from engine.runner.kv_cache import LayerCache
 from engine.runner.product_attention import uses_products
 
@@ -69,6 +70,7 @@ class BatchBuilder:
     """Turns scheduler outputs into forward batches for one model and cache.
 
     `group` is the number of query heads that share a KV head; `windows` are those of the model's layers.
+    With `paged`, decodes are computed by its kernel.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class BatchBuilder:
         dtype: torch.dtype,
         device: torch.device,
         windows: Items[Window] = (None,),
+        paged: PagedAttention | None = None,
     ) -> None:
         self._block_size, self._group, self._windows = block_size, group, windows
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self.paged = dtype, device, paged
 
     def build(self, batch: SchedulerOutput) -> ForwardBatch:
         """The tensors of `batch`; its sequences' block tables must cover every token that is computed."""
@@ -97,7 +100,7 @@ class BatchBuilder:
         )
 
     def _parts(self, items: Items[ScheduledSequence], num_decodes: int, window: Window) -> list[AttentionPart]:
-        parts: list[AttentionPart] = list(self._decode_parts(items[:num_decodes], window))
+        parts = self._decode_parts(items[:num_decodes], window)
         for item, (begin, end) in zip(items[num_decodes:], _spans(items)[num_decodes:], strict=True):
             parts.append(self._prefill_part(item, slice(begin, end), window))
         return parts
@@ -115,9 +118,11 @@ class BatchBuilder:
             slots += [table[place // size] * size + place % size for place in range(start, end)]
         return np.asarray(token_ids, np.int64), np.asarray(positions, np.int64), np.asarray(slots, np.int64)
 
-    def _decode_parts(self, items: Items[ScheduledSequence], window: Window) -> list[DecodePart]:
+    def _decode_parts(self, items: Items[ScheduledSequence], window: Window) -> list[AttentionPart]:
         if not len(items):
             return []
+        if self.paged is not None:
+            return [self.paged.part(items, window, self._device)]
         ends = np.asarray([item.start + 1 for item in items], np.int64)
         begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)  # the first token looked at
         lengths = ends - begins

@@ -110,6 +110,7 @@ class Decoder:
         self.kv_shape = config.kv_shape(checkpoint.dtype)
         self.group = config.group
         self.windows: Sequence[Window] = tuple(dict.fromkeys(config.windows))
+        self.synchronises = config.experts is not None  # which wait for the number of rows of each expert
         self._rope = rope
         self._embedding = checkpoint.take(_EMBEDDING)  # [V, H]
         self._layers = [_Layer(config, checkpoint, layer, rope) for layer in range(config.num_layers)]

@@ -28,6 +28,7 @@ class Model(Protocol):
     kv_shape: KVShape
     group: int  # query heads that share a KV head
     windows: Sequence[Window]  # those of its layers, each once
+    synchronises: bool  # whether `forward` waits for the device, so that no graph can record it
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Compute the batch's tokens, write their KV to `cache`; float32 logits `[sampling rows, vocab_size]`."""

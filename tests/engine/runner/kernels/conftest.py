@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +16,6 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.
     """From the name of an instruction set to its driver."""
     folder = tmp_path_factory.mktemp("drivers")
     return cache(lambda instruction_set: load_driver(instruction_set, folder))
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where CUDA sources are compiled for the CPU, once a session."""
-    return tmp_path_factory.mktemp("cuda")
 
 
 @pytest.fixture(params=runnable_sets())
