@@ -19,6 +19,11 @@ _ADDED = (_UNKNOWN, _CONTROL, _USER_DEFINED)
 
 _CONTRACTIONS_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _HAN_AND_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK_WORDS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
@@ -43,6 +48,8 @@ def _words(digits: str) -> dict[str, Any]:
 
 
 _LLAMA3 = {"pre_tokenizer": _sequence(_words(r"\p{N}{1,3}")), "ignore_merges": True, "add_bos": True}
+_QWEN2 = {"pre_tokenizer": _sequence(_words(r"\p{N}")), "normalizer": {"type": "NFC"}}
+_TEKKEN = {"pre_tokenizer": _sequence(_split(_TEKKEN_WORDS)), "ignore_merges": True, "add_bos": True}
 _DEEPSEEK_V3 = {"pre_tokenizer": _sequence(*map(_split, (r"\p{N}{1,3}", _HAN_AND_KANA, _DEEPSEEK_WORDS)))}
 _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "gpt-2": {"pre_tokenizer": _byte_level(True)},
@@ -50,7 +57,9 @@ _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
-    "qwen2": {"pre_tokenizer": _sequence(_words(r"\p{N}")), "normalizer": {"type": "NFC"}},
+    "tekken": _TEKKEN,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
     "deepseek-v3": _DEEPSEEK_V3,
 }
 

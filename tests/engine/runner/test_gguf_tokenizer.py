@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer, GPT2Tokenizer, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
@@ -67,6 +67,16 @@ def test_text_is_split_as_the_models_own_tokenizer_splits_it(tmp_path: Path, pre
         assert ours.pre_tokenizer.pre_tokenize_str(text) == own.pre_tokenizer.pre_tokenize_str(text)
         normalize = own.normalizer.normalize_str if own.normalizer else str
         assert (ours.normalizer.normalize_str(text) if ours.normalizer else text) == normalize(text)
+
+
+@pytest.mark.parametrize("pre", ["llama-bpe", "llama3", "llama-v3", "qwen2", "deepseek-r1-qwen", "tekken"])
+def test_splits_are_those_that_transformers_gives_the_same_name(tmp_path: Path, pre: str) -> None:
+    table = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping").GGUF_PRE_TOKENIZER_SPLITS
+    own = pre_tokenizers.Split(Regex(table[pre]), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    wanted, ours = pre_tokenizers.Sequence([own, byte_level]), built(tmp_path / "model.gguf", pre).pre_tokenizer
+    for text in TEXTS:
+        assert ours.pre_tokenize_str(text) == wanted.pre_tokenize_str(text)
 
 
 def test_deepseek_v3_text_is_split_as_its_own_tokenizer_splits_it(tmp_path: Path) -> None:
