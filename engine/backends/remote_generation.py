@@ -103,7 +103,10 @@ class Generation:
         return Attempt(self._fleet.choose(self._route), self._fleet.dialect, remote)
 
     def _fail_over(self, fault: EndpointFault) -> None:
-        """Note the fault. Raises `EngineError` if tokens have been sent; else the next attempt is at another engine."""
+        """Note the fault. Raises `EngineError` if tokens have been sent; else the next attempt is at another engine.
+
+        What exactly went wrong is for the log: it may tell of addresses that are no business of clients.
+        """
         self._fleet.check_open()
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -113,9 +116,9 @@ class Generation:
         self._note(attempt, fault)
         self._fleet.clean_up(attempt.close())
         if self.num_tokens or self._finish_reason is not None:
-            raise EngineError(f"an engine failed in the middle of the answer: {fault}") from fault
+            raise EngineError("an engine failed in the middle of the answer") from fault
         if len(self._route.tried) >= MAX_ATTEMPTS and not self._fleet.reason():
-            raise EngineError(f"{MAX_ATTEMPTS} engines failed the request, the last one so: {fault}") from fault
+            raise EngineError(f"{MAX_ATTEMPTS} engines failed the request") from fault
 
     def _note(self, attempt: Attempt, fault: EndpointFault) -> None:
         if isinstance(fault, EndpointBusyError):

@@ -195,6 +195,8 @@ class GenerationHandler:
         try:
             async for chunk in chunks:
                 self._note(exchange, chunk)
+                if chunk.finish_reason is not None and chunk.prompt_usage is not None:  # known better by now
+                    exchange.trace.cached_tokens = chunk.prompt_usage.prompt_cache_hit_tokens
                 sink.push(processor.push(chunk), chunk.prompt_usage)
                 if processor.finished and chunk.finish_reason is None:
                     break  # a stop string: the engine would go on

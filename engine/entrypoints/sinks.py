@@ -32,7 +32,7 @@ class Sink(Protocol):
         ...
 
     def push(self, events: list[Any], usage: PromptUsage | None) -> None:
-        """Deliver events. `usage` comes with the ready chunk."""
+        """Deliver events. `usage` counts with the first ones; a correction of it is in the last event."""
         ...
 
     async def drain(self) -> None:
@@ -114,10 +114,9 @@ class WholeSink:
         self._folded: Any = None
 
     def push(self, events: list[Any], usage: PromptUsage | None) -> None:
-        if usage is not None:
+        if self._folded is None:
+            usage = usage or PromptUsage()
             self._folded = self._make(*self._identity, usage.prompt_tokens, usage.prompt_cache_hit_tokens)
-        elif self._folded is None:
-            self._folded = self._make(*self._identity, 0, 0)
         for event in events:
             self._folded.accumulate(event)
 

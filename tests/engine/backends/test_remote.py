@@ -222,9 +222,11 @@ async def test_after_the_first_token_a_fault_fails_the_request(kind: str, make: 
 async def test_a_stream_that_stops_coming_fails_after_the_gap_limit() -> None:
     engine = FakeEngine()
     engine.gap_s = 5.0
+    started = time.monotonic()
     async with fleet(engine) as backend:
-        with pytest.raises(EngineError, match=r"nothing for 0\.2 s"):
+        with pytest.raises(EngineError, match="in the middle"):
             await play(backend)
+        assert time.monotonic() - started < 1.0
         await until(lambda: not engine.running)
 
 

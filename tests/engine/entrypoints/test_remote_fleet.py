@@ -1,0 +1,128 @@
+"""The whole front over a fleet of fake engines: what clients see of usage, faults and full engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engine.backends.remote import RemoteBackend
+from engine.backends.remote_endpoint import RemoteLimits
+from engine.entrypoints.assembly import open_files
+from engine.entrypoints.lifecycle import create_server
+from engine.entrypoints.options import OptionError, ServerOptions
+from tests.engine.backends.fake_engine import EOS, FakeEngine, serving
+from tests.engine.entrypoints.deepseek_directory import write_v41
+from tests.engine.entrypoints.harness import Door, chat, open_door, until
+
+CHAT = "/v1/chat/completions"
+
+
+@asynccontextmanager
+async def front_of(*engines: FakeEngine) -> AsyncIterator[Door]:
+    async with serving(*engines) as urls:
+        backend = RemoteBackend(urls, "vllm", {EOS}, limits=RemoteLimits(first_token_s=0.3))
+        async with open_door(backend) as door:  # type: ignore[arg-type]
+            yield door
+        await backend.aclose()
+
+
+async def post(url: str, asked: dict[str, Any], path: str = CHAT) -> tuple[int, Any, str]:
+    async with aiohttp.ClientSession() as client, client.post(url + path, json=asked) as response:
+        return response.status, response.headers, await response.text()
+
+
+def is_idle(door: Door) -> bool:
+    """Whether nothing is left of any request, here or at the engines."""
+    return not (door.desk.admission.num_open or door.desk.clock.open or door.backend.stats().running)
+
+
+async def test_the_final_usage_is_what_the_engine_said_at_the_end() -> None:
+    engine = FakeEngine()
+    engine.cached_tokens = 2
+    async with front_of(engine) as door:
+        _, _, whole = await post(door.url, chat())
+        _, _, stream = await post(door.url, chat(stream=True, stream_options={"include_usage": True}))
+    usage = json.loads(whole)["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 2 and usage["completion_tokens"] == 4
+    assert '"cached_tokens":2' in stream.replace(" ", "")
+
+
+async def test_all_engines_down_is_503_with_retry_after_in_every_protocol() -> None:
+    engine = FakeEngine()
+    async with front_of(engine) as door:
+        for path, asked in ((CHAT, chat(stream=True)), ("/v1/messages", chat(max_tokens=5))):
+            engine.faults = [503]
+            status, headers, text = await post(door.url, asked, path)
+            assert status == 503 and int(headers["Retry-After"]) >= 1, text
+            assert json.loads(text)["error"]["message"]
+
+
+async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
+    engine = FakeEngine()
+    engine.faults = ["late"]
+    async with front_of(engine) as door:
+        status, _, text = await post(door.url, chat(stream=True))
+        assert status == 200 and "[DONE]" not in text
+        error = json.loads(text.rstrip().rsplit("data: ", 1)[1])["error"]
+        assert error["type"] == "server_error" and "in the middle of the answer" in error["message"]
+        engine.faults = ["late"]
+        status, _, text = await post(door.url, chat())
+        assert status == 500 and "in the middle of the answer" in text
+        assert is_idle(door)
+
+
+async def test_a_client_that_disconnects_frees_the_remote_request_within_100_ms() -> None:
+    engine = FakeEngine()
+    engine.tokens, engine.gap_s = [11] * 1000, 0.01
+    async with front_of(engine) as door:
+        client = aiohttp.ClientSession()
+        response = await client.post(door.url + CHAT, json=chat(stream=True))
+        await response.content.readany()
+        assert engine.running
+        await client.close()
+        response.close()
+        assert await until(lambda: not engine.running) < 0.1
+        await until(lambda: is_idle(door))
+
+
+async def test_many_requests_at_once_spread_evenly_over_the_engines() -> None:
+    engines = [FakeEngine() for _ in range(4)]
+    for engine in engines:
+        engine.gap_s = 0.01
+    async with front_of(*engines) as door:
+        await asyncio.gather(*(post(door.url, chat(seed=number)) for number in range(40)))
+    assert [engine.num_served for engine in engines] == [10] * 4
+
+
+async def test_a_front_needs_no_weights_and_speaks_deepseek_to_the_fleet(tmp_path: Path) -> None:
+    directory, engine = write_v41(tmp_path / "model"), FakeEngine()
+    engine.tokens, engine.finish = [19923, 14], "stop"
+    async with serving(engine) as urls:
+        options = ServerOptions(
+            backend="vllm", endpoints=urls, tokenizer=str(directory), encoding="deepseek-v4.1", port=0, workers=1,
+            served_model_name=["deepseek"],
+        )  # fmt: skip
+        async with create_server(options) as server:
+            asked = chat(model="deepseek", thinking={"type": "disabled"}, temperature=0)
+            status, _, text = await post(server.address, asked)
+            assert status == 200, text
+            async with aiohttp.ClientSession() as client, client.get(server.address + "/health") as response:
+                assert response.status == 200
+    sent = engine.bodies[0]
+    assert 1 in sent["sampling_params"]["stop_token_ids"], "the model's own end of sequence"
+    assert json.loads(text)["usage"]["prompt_tokens"] == len(sent["token_ids"]) > 3
+
+
+def test_endpoints_and_remote_backends_need_each_other(tmp_path: Path) -> None:
+    for settings in ({"backend": "vllm"}, {"endpoints": "http://a"}, {"backend": "mock", "endpoints": "http://a"}):
+        with pytest.raises(OptionError, match="--endpoints goes with"):
+            ServerOptions(**settings)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="--tokenizer"):
+        open_files(ServerOptions(backend="self", endpoints="http://a"))
