@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -49,6 +50,13 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 @pytest.fixture
 def browser(scripted: Program, tmp_path: Path) -> Iterator[Any]:
+    with opened(scripted, tmp_path) as driver:
+        yield driver
+
+
+@contextmanager
+def opened(program: Program, tmp_path: Path) -> Iterator[Any]:
+    """A browser with the page of `program`."""
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("chromium or chromedriver is not installed")
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -59,9 +67,11 @@ def browser(scripted: Program, tmp_path: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     driver.implicitly_wait(WAIT_S)
-    driver.get(scripted.url + "/")
-    yield driver
-    driver.quit()
+    try:
+        driver.get(program.url + "/")
+        yield driver
+    finally:
+        driver.quit()
 
 
 def find(browser: Any, selector: str) -> Any:
@@ -113,6 +123,22 @@ def test_what_is_no_request_is_said_and_the_plots_draw_without_a_complaint_of_th
     find(browser, "#tab-watch").click()
     assert len(browser.find_elements("css selector", ".plot path[d]")) == 10
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_with_api_keys_the_page_says_what_is_missing_and_works_with_a_key(tmp_path: Path) -> None:
+    program = start_program("--backend", "mock", "--mock-tokens", "2", "--api-key", "sesame")
+    try:
+        with opened(program, tmp_path) as browser:
+            find(browser, "#text").send_keys("Hello\n")
+            assert find(browser, ".turn .error").text.startswith("401")
+            find(browser, "#key").send_keys("sesame\n")
+            assert find(browser, "#model option").get_attribute("value") == "SmolLM2-135M-Instruct"
+            assert find(browser, "#text").get_attribute("value") == "Hello"
+            find(browser, "#send").click()
+            assert find(browser, ".turn.assistant ~ .turn.assistant .note")
+            assert find(browser, ".turn.assistant > .text").text.strip() == "word word"
+    finally:
+        program.stop()
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_may_load_nothing(scripted: Program) -> None:
