@@ -16,7 +16,7 @@ _NAMED = 4
 
 
 class Checkpoint:
-    """Hands out tensors by name on `device` in `dtype`.
+    """Hands out `tensors` by name on `device` in `dtype`.
 
     `shapes` names every tensor the model uses, `ignored` those that may be there without being used. Raises
     `ModelLoadError` at once when tensors are missing or left over, and at `take` for one that is misshapen.
