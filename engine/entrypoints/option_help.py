@@ -15,7 +15,7 @@ class OptionHelp(argparse.HelpFormatter):
     """argparse's formatter with a usage of one line, and one signature for a switch and its opposite."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=WIDTH)
+        super().__init__(prog, max_help_position=38, width=WIDTH)
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage("%(prog)s [--model PATH|NAME] [options]", actions, groups, prefix)
@@ -44,5 +44,7 @@ def _default_of(item: Field[Any]) -> str:
         return "none"
     if isinstance(default, bool):
         return "on" if default else "off"
+    if not default and item.metadata["group"] == "limits":
+        return "no limit"
     unit = next((unit for ending, unit in _UNITS.items() if item.name.endswith(ending)), "")
     return f"{default:g}{unit}" if isinstance(default, float) else f"{default}{unit}"

@@ -56,11 +56,11 @@ class ServerOptions:
     encoding: str = option(
         "auto", "model", "prompt format", choices=("auto", "deepseek-v4", "deepseek-v4.1", "chat-template")
     )
-    tool_markup: str = option("auto", "model", "tool calls, with a chat template", choices=("auto", *TOOL_MARKERS))
+    tool_markup: str = option("auto", "model", "tool calls", choices=("auto", *TOOL_MARKERS))
     reasoning_markers: str = option(
         "auto",
         "model",
-        "around reasoning, with a chat template: auto, none, or two markers with a space between",
+        "around reasoning: auto, none, or two markers with a space between",
         metavar="'A B'",
     )
     device: str = option("auto", "engine", "where to compute", choices=("auto", "cpu", "cuda"))
@@ -72,9 +72,7 @@ class ServerOptions:
     )
     max_num_seqs: int = option(64, "engine", "sequences in one step")
     max_num_batched_tokens: int = option(1024, "engine", "tokens computed in one step")
-    max_prefill_chunk_tokens: int = option(
-        512, "engine", "prompt tokens in one step beside running answers, which wait for no more"
-    )
+    max_prefill_chunk_tokens: int = option(512, "engine", "prompt tokens in one step beside running answers")
     kv_cache_mib: int | None = option(
         None, "engine", "memory for the KV cache in MiB", shown="from the device's memory"
     )
@@ -92,12 +90,12 @@ class ServerOptions:
     uds: str | None = option(None, "server", "Unix socket to listen on instead", metavar="PATH")
     page: bool = option(True, "server", "the page at / to talk to the model and to look at the server")
     workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
-    token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen, in MiB")
+    token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen")
     backend: str = option("local", "server", "what computes tokens", choices=("local", "mock", *REMOTE_KINDS))
     endpoints: str | None = option(
         None,
         "fleet",
-        "engines of a remote backend: http://HOST:PORT or unix:PATH; @FILE has one a line",
+        "engines of --backend remote: http://HOST:PORT, unix:PATH, or @FILE with one a line",
         metavar="URL,URL",
     )
     endpoint_api_key: str | None = option(None, "fleet", "API key that the engines want")
@@ -120,7 +118,7 @@ class ServerOptions:
     web_search: str | None = option(
         None,
         "requests",
-        "requests for web search, which the server does not do",
+        "web search, which is not done here",
         choices=("drop", "reject"),
         shown="drop in Responses, else reject",
     )
@@ -129,8 +127,8 @@ class ServerOptions:
     max_queued: int = option(256, "limits", "of them, requests that wait for the engine")
     max_queued_tokens: int = option(1_000_000, "limits", "prompt tokens that wait for the engine")
     max_requests_per_key: int = option(0, "limits", "requests of one API key under way at a time")
-    max_body_mib: int = option(96, "limits", "largest request body in MiB")
-    max_header_kib: int = option(16, "limits", "longest header line in KiB")
+    max_body_mib: int = option(96, "limits", "largest request body")
+    max_header_kib: int = option(16, "limits", "longest header line")
     max_headers: int = option(100, "limits", "headers of a request")
     idle_timeout_s: float = option(75.0, "limits", "longest time a connection is kept without a request")
     headers_timeout_s: float = option(10.0, "limits", "longest time for headers to arrive")
@@ -142,8 +140,8 @@ class ServerOptions:
     allow_private_images: bool = option(False, "images", "allow image URLs with private addresses")
     image_urls: bool = option(True, "images", "fetch images by URL; else data URLs only")
     max_images: int = option(600, "images", "images in one request")
-    max_image_mib: int = option(32, "images", "size of one image in MiB")
-    max_total_image_mib: int = option(64, "images", "size of all images of a request in MiB")
+    max_image_mib: int = option(32, "images", "size of one image")
+    max_total_image_mib: int = option(64, "images", "size of all images of a request")
     image_timeout_s: float = option(60.0, "images", "longest time for all images of a request")
     compile_timeout_s: float = option(30.0, "limits", "longest compilation of an output constraint")
     queue_timeout_s: float = option(300.0, "limits", "longest wait for the engine")
