@@ -1,7 +1,7 @@
 /* One step of a Llama-shaped model: embeddings, layers, logits, for all rows of a batch, in one call.
  *
- * Every thread runs `compute_slice` from top to bottom; the phases hand out their rows, tiles or heads and end in a
- * barrier. Compiled once for each instruction set, SET being its name.
+ * Every thread runs `compute_slice` from top to bottom; the phases hand out their rows, tiles or heads, and the next one
+ * begins when all of them are computed. Compiled once for each instruction set, SET being its name.
  */
 #include "cpu_engine.h"
 
@@ -112,16 +112,25 @@ static struct attention_memory attention_of(const struct workspace *space, int32
 
 /* ---- phases ---- */
 
-/* Take items of a phase, a few at a time, until there are none left. */
-#define EACH_ITEM(item, step, count)                                                                                   \
-    for (int32_t chunk_ = chunk_size(step, count), item##_start = pool_take(step->engine->pool, chunk_);               \
-         item##_start < (count); item##_start = pool_take(step->engine->pool, chunk_))                                 \
-        for (int32_t item = item##_start; item < item##_start + chunk_ && item < (count); item++)
+/* A thread on its way through the phases of a slice. */
+struct worker {
+    struct step *step;
+    int32_t thread, phase, first, end; /* first .. end: the items in hand */
+};
 
-static int32_t chunk_size(const struct step *step, int32_t count) {
-    const int32_t chunk = count / (8 * pool_size(step->engine->pool));
-    return chunk < 1 ? 1 : chunk > 64 ? 64 : chunk;
+/* Report the items in hand as computed and take the next ones; whether there are any. */
+static int next_items(struct worker *w, int32_t count) {
+    struct pool *pool = w->step->engine->pool;
+    const int32_t even = count / (8 * pool_size(pool)), size = even < 1 ? 1 : even > 64 ? 64 : even;
+    if (w->end > w->first) pool_complete(pool, w->phase, w->end - w->first);
+    w->first = pool_take(pool, w->phase, size);
+    w->end = w->first + size < count ? w->first + size : count;
+    return w->first < count;
 }
+
+#define EACH_ITEM(item, worker, count)                                                                                 \
+    while (next_items(worker, count))                                                                                  \
+        for (int32_t item = (worker)->first; item < (worker)->end; item++)
 
 static int64_t now(void) {
     struct timespec time;
@@ -129,9 +138,11 @@ static int64_t now(void) {
     return time.tv_sec * 1000000000ll + time.tv_nsec;
 }
 
-static void finish_phase(struct step *step, int32_t thread, enum phase phase) {
-    pool_barrier(step->engine->pool);
-    if (thread) return;
+static void finish_phase(struct worker *w, enum phase phase, int32_t count) {
+    struct step *step = w->step;
+    pool_wait(step->engine->pool, w->phase++, count);
+    w->first = w->end = 0;
+    if (w->thread) return;
     const int64_t time = now();
     step->engine->nanoseconds[phase] += time - step->clock;
     step->clock = time;
@@ -301,65 +312,77 @@ static void gate_and_up(struct step *step, const struct layer *layer, int32_t ti
 
 /* ---- the way through the model ---- */
 
-static void compute_attention(struct step *step, const struct layer *layer, int32_t thread) {
+static void compute_attention(struct worker *w, const struct layer *layer) {
+    struct step *step = w->step;
     const struct model *m = step->model;
     struct workspace *space = step->space;
-    struct attention_memory memory = attention_of(space, thread);
-    fill_lines(m, memory.lines);
+    struct attention_memory memory = attention_of(space, w->thread);
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
-    const int32_t share = m->kv_heads / shares;
-    EACH_ITEM(row, step, step->num_rows) normalise_input(step, row, layer);
-    finish_phase(step, thread, NORM);
-    EACH_ITEM(item, step, num_tiles(&layer->query) + num_tiles(&layer->key) + num_tiles(&layer->value))
-        project(step, layer, item);
-    finish_phase(step, thread, QKV);
-    EACH_ITEM(row, step, step->num_rows) place_row(step, layer, row);
-    finish_phase(step, thread, ROPE);
-    EACH_ITEM(item, step, step->num_stretches * shares)
+    const int32_t share = m->kv_heads / shares, items = step->num_stretches * shares;
+    fill_lines(m, memory.lines);
+    EACH_ITEM(item, w, items)
         attend(m, layer, &space->stretches[item / shares], item % shares * share, share, space->queries,
                space->query_stride, space->mixed.values, space->mixed.stride, &memory);
-    finish_phase(step, thread, ATTENTION);
-    EACH_ITEM(row, step, step->num_rows)
-        prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
-    finish_phase(step, thread, NORM);
-    EACH_ITEM(tile, step, num_tiles(&layer->output))
-        multiply_tile(&layer->output, tile, &space->mixed, step->num_rows, space->hidden, space->hidden_stride, 1);
-    finish_phase(step, thread, OUTPUT);
+    finish_phase(w, ATTENTION, items);
 }
 
-static void compute_mlp(struct step *step, const struct layer *layer, int32_t thread) {
+static void compute_attention_block(struct worker *w, const struct layer *layer) {
+    struct step *step = w->step;
     struct workspace *space = step->space;
-    EACH_ITEM(row, step, step->num_rows) normalise_for_mlp(step, row, layer);
-    finish_phase(step, thread, NORM);
-    EACH_ITEM(tile, step, num_tiles(&layer->gate)) gate_and_up(step, layer, tile);
-    finish_phase(step, thread, GATE_UP);
-    EACH_ITEM(row, step, step->num_rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
-    finish_phase(step, thread, NORM);
-    EACH_ITEM(tile, step, num_tiles(&layer->down))
-        multiply_tile(&layer->down, tile, &space->inner, step->num_rows, space->hidden, space->hidden_stride, 1);
-    finish_phase(step, thread, DOWN);
+    const int32_t rows = step->num_rows, output_tiles = num_tiles(&layer->output);
+    const int32_t tiles = num_tiles(&layer->query) + num_tiles(&layer->key) + num_tiles(&layer->value);
+    EACH_ITEM(row, w, rows) normalise_input(step, row, layer);
+    finish_phase(w, NORM, rows);
+    EACH_ITEM(tile, w, tiles) project(step, layer, tile);
+    finish_phase(w, QKV, tiles);
+    EACH_ITEM(row, w, rows) place_row(step, layer, row);
+    finish_phase(w, ROPE, rows);
+    compute_attention(w, layer);
+    EACH_ITEM(row, w, rows) prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
+    finish_phase(w, NORM, rows);
+    EACH_ITEM(tile, w, output_tiles)
+        multiply_tile(&layer->output, tile, &space->mixed, rows, space->hidden, space->hidden_stride, 1);
+    finish_phase(w, OUTPUT, output_tiles);
 }
 
-static void compute_logits(struct step *step, int32_t thread) {
+static void compute_mlp(struct worker *w, const struct layer *layer) {
+    struct step *step = w->step;
+    struct workspace *space = step->space;
+    const int32_t rows = step->num_rows, gate_tiles = num_tiles(&layer->gate), down_tiles = num_tiles(&layer->down);
+    EACH_ITEM(row, w, rows) normalise_for_mlp(step, row, layer);
+    finish_phase(w, NORM, rows);
+    EACH_ITEM(tile, w, gate_tiles) gate_and_up(step, layer, tile);
+    finish_phase(w, GATE_UP, gate_tiles);
+    EACH_ITEM(row, w, rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
+    finish_phase(w, NORM, rows);
+    EACH_ITEM(tile, w, down_tiles)
+        multiply_tile(&layer->down, tile, &space->inner, rows, space->hidden, space->hidden_stride, 1);
+    finish_phase(w, DOWN, down_tiles);
+}
+
+static void compute_logits(struct worker *w) {
+    struct step *step = w->step;
     const struct matrix *head = &step->model->head;
     float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
-    EACH_ITEM(index, step, step->num_sampling) normalise_for_head(step, index);
-    finish_phase(step, thread, NORM);
-    EACH_ITEM(tile, step, num_tiles(head))
+    EACH_ITEM(index, w, step->num_sampling) normalise_for_head(step, index);
+    finish_phase(w, NORM, step->num_sampling);
+    EACH_ITEM(tile, w, num_tiles(head))
         multiply_tile(head, tile, &step->space->mlp_input, step->num_sampling, logits, head->rows, 0);
-    finish_phase(step, thread, HEAD);
+    finish_phase(w, HEAD, num_tiles(head));
 }
 
+/* PHASES_A_LAYER and PHASES_BESIDE count what happens here. */
 static void compute_slice(void *context, int32_t thread) {
     struct step *step = context;
-    EACH_ITEM(row, step, step->num_rows) embed(step, row);
-    finish_phase(step, thread, EMBED);
+    struct worker worker = {.step = step, .thread = thread}, *w = &worker;
+    EACH_ITEM(row, w, step->num_rows) embed(step, row);
+    finish_phase(w, EMBED, step->num_rows);
     for (int32_t i = 0; i < step->model->num_layers; i++) {
-        compute_attention(step, &step->model->layers[i], thread);
-        compute_mlp(step, &step->model->layers[i], thread);
+        compute_attention_block(w, &step->model->layers[i]);
+        compute_mlp(w, &step->model->layers[i]);
     }
-    if (step->num_sampling) compute_logits(step, thread);
+    if (step->num_sampling) compute_logits(w);
 }
 
 /* The next stretch: up to STRETCH_ROWS rows of `span` from `row` of the batch on; how many. */

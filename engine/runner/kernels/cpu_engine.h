@@ -7,6 +7,7 @@
 
 #define SLICE_ROWS 256 /* rows that go through the layers together */
 
+enum { PHASES_A_LAYER = 10, PHASES_BESIDE = 3 };
 enum phase { EMBED, NORM, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, NUM_PHASES };
 
 struct engine {

@@ -61,7 +61,7 @@ struct engine *engine_create(const struct model *model, int32_t num_threads, int
     engine->model = *model;
     engine->model.layers = layers;
     engine->step = SETS[set].step;
-    engine->pool = pool_create(num_threads);
+    engine->pool = pool_create(num_threads, model->num_layers * PHASES_A_LAYER + PHASES_BESIDE);
     engine->memory = zeroed(SETS[set].bytes(model, num_threads));
     if (!layers || !engine->pool || !engine->memory) {
         engine_destroy(engine);

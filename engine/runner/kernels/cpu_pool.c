@@ -6,11 +6,17 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SPINS_IN_JOB = 2000, SPINS_BETWEEN_JOBS = 2000 };
+enum { SPINS_IN_JOB = 5000, SPINS_BETWEEN_JOBS = 2000 };
+
+struct phase {
+    _Alignas(64) atomic_int next; /* the first item that nobody has taken */
+    atomic_int done;
+};
 
 struct pool {
-    int32_t num_threads;
+    int32_t num_threads, num_phases;
     pthread_t *threads;
+    struct phase *phases;
     job_function job;
     void *context;
     pthread_mutex_t mutex;
@@ -18,9 +24,8 @@ struct pool {
     atomic_int sleeping;
     atomic_bool stopping;
     _Alignas(64) atomic_uint jobs; /* how many jobs were started */
-    _Alignas(64) atomic_uint phase;
-    atomic_int arrived;
-    _Alignas(64) atomic_int next;
+    atomic_bool open;              /* whether a job may be joined */
+    _Alignas(64) atomic_int inside; /* workers in the job */
 };
 
 struct start {
@@ -36,22 +41,23 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-void pool_barrier(struct pool *pool) {
-    const unsigned phase = atomic_load_explicit(&pool->phase, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == pool->num_threads) {
-        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int spins = 0; atomic_load_explicit(&pool->phase, memory_order_acquire) == phase; spins++) {
-        if (spins < SPINS_IN_JOB) pause_briefly();
-        else sched_yield();
-    }
+/* Wait a little where we are, then let others have the core. */
+static inline void wait_turn(int *spins) {
+    if (++*spins < SPINS_IN_JOB) pause_briefly();
+    else sched_yield();
 }
 
-int32_t pool_take(struct pool *pool, int32_t step) {
-    return atomic_fetch_add_explicit(&pool->next, step, memory_order_relaxed);
+int32_t pool_take(struct pool *pool, int32_t phase, int32_t step) {
+    return atomic_fetch_add_explicit(&pool->phases[phase].next, step, memory_order_relaxed);
+}
+
+void pool_complete(struct pool *pool, int32_t phase, int32_t count) {
+    atomic_fetch_add_explicit(&pool->phases[phase].done, count, memory_order_acq_rel);
+}
+
+void pool_wait(struct pool *pool, int32_t phase, int32_t count) {
+    int spins = 0;
+    while (atomic_load_explicit(&pool->phases[phase].done, memory_order_acquire) < count) wait_turn(&spins);
 }
 
 static void wait_for_job(struct pool *pool, unsigned seen) {
@@ -78,20 +84,29 @@ static void *work(void *argument) {
     struct start start = *(struct start *)argument;
     struct pool *pool = start.pool;
     free(argument);
-    for (unsigned seen = 0;; seen++) {
+    for (unsigned seen = 0;;) {
         wait_for_job(pool, seen);
+        seen = atomic_load(&pool->jobs);
         if (atomic_load(&pool->stopping)) return NULL;
-        pool->job(pool->context, start.thread);
-        pool_barrier(pool);
+        atomic_fetch_add(&pool->inside, 1);
+        if (atomic_load(&pool->open)) pool->job(pool->context, start.thread);
+        atomic_fetch_sub(&pool->inside, 1);
     }
 }
 
 void pool_run(struct pool *pool, job_function job, void *context) {
+    int spins = 0;
+    for (int32_t i = 0; i < pool->num_phases; i++) {
+        atomic_store_explicit(&pool->phases[i].next, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool->phases[i].done, 0, memory_order_relaxed);
+    }
     pool->job = job;
     pool->context = context;
+    atomic_store(&pool->open, 1);
     announce_job(pool);
     job(context, 0);
-    pool_barrier(pool);
+    atomic_store(&pool->open, 0);
+    while (atomic_load(&pool->inside)) wait_turn(&spins);
 }
 
 int32_t pool_size(const struct pool *pool) { return pool->num_threads; }
@@ -105,20 +120,31 @@ static int start_thread(struct pool *pool, int32_t thread) {
     return 1;
 }
 
-struct pool *pool_create(int32_t num_threads) {
-    struct pool *pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
+/* Start the workers; with too few of them, as many as there are stay to be joined. */
+static int start_threads(struct pool *pool) {
+    for (int32_t thread = 1; thread < pool->num_threads; thread++)
+        if (start_thread(pool, thread)) {
+            pool->num_threads = thread;
+            return 1;
+        }
+    return 0;
+}
+
+struct pool *pool_create(int32_t num_threads, int32_t num_phases) {
+    struct pool *pool = aligned_alloc(64, sizeof *pool);
     if (!pool) return NULL;
-    *pool = (struct pool){.num_threads = num_threads, .threads = calloc(num_threads, sizeof(pthread_t))};
+    *pool = (struct pool){
+        .num_threads = num_threads,
+        .num_phases = num_phases,
+        .threads = calloc(num_threads, sizeof(pthread_t)),
+        .phases = aligned_alloc(64, num_phases * sizeof(struct phase)),
+    };
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
-    for (int32_t thread = 1; thread < num_threads; thread++) {
-        if (!pool->threads || start_thread(pool, thread)) {
-            pool->num_threads = thread;
-            pool_destroy(pool);
-            return NULL;
-        }
-    }
-    return pool;
+    if (!pool->threads || !pool->phases) pool->num_threads = 1;
+    if (pool->num_threads == num_threads && !start_threads(pool)) return pool;
+    pool_destroy(pool);
+    return NULL;
 }
 
 void pool_destroy(struct pool *pool) {
@@ -129,5 +155,6 @@ void pool_destroy(struct pool *pool) {
     pthread_mutex_destroy(&pool->mutex);
     pthread_cond_destroy(&pool->wake);
     free(pool->threads);
+    free(pool->phases);
     free(pool);
 }

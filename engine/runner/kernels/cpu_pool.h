@@ -1,8 +1,9 @@
 /* A pool of threads that compute one job together, the caller among them.
  *
- * Inside a job the threads go through the same phases: each phase hands out items by an atomic counter, and a barrier
- * ends it. Between jobs the workers watch for the next one a few microseconds, then sleep: the rest of the process
- * needs the cores too.
+ * A job is a row of phases that every thread goes through. A phase hands out items by a counter and is over when all of
+ * them are computed, whoever did it: a thread that wakes late, or lost its core to others, holds up nobody unless it has
+ * an item in hand, and finds the rest done when it comes. Between jobs the workers watch for the next one a few
+ * microseconds, then sleep: the rest of the process needs the cores too.
  */
 #ifndef CPU_POOL_H
 #define CPU_POOL_H
@@ -12,17 +13,21 @@
 struct pool;
 typedef void (*job_function)(void *context, int32_t thread);
 
-struct pool *pool_create(int32_t num_threads); /* NULL without memory or threads */
+/* For jobs of up to `num_phases` phases; NULL without memory or threads. */
+struct pool *pool_create(int32_t num_threads, int32_t num_phases);
 void pool_destroy(struct pool *pool);
 int32_t pool_size(const struct pool *pool);
 
-/* Run `job` on every thread and wait for all; one call at a time. */
+/* Run `job` on every thread that comes in time, surely the caller's; one call at a time. */
 void pool_run(struct pool *pool, job_function job, void *context);
 
-/* The next `step` items of the phase: the first of them, at or past the phase's end when there are none left. */
-int32_t pool_take(struct pool *pool, int32_t step);
+/* The next `step` items of a phase: the first of them, at or past the phase's end when there are none left. */
+int32_t pool_take(struct pool *pool, int32_t phase, int32_t step);
 
-/* Wait until every thread of the job is here, and start handing out items from zero again. */
-void pool_barrier(struct pool *pool);
+/* `count` items that were taken are computed. */
+void pool_complete(struct pool *pool, int32_t phase, int32_t count);
+
+/* Wait until `count` items of a phase are computed. */
+void pool_wait(struct pool *pool, int32_t phase, int32_t count);
 
 #endif

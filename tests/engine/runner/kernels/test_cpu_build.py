@@ -55,7 +55,7 @@ def test_where_there_is_no_compiler_a_library_built_elsewhere_serves(
 
 def test_the_first_error_of_a_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", str(failing_compiler(tmp_path)))
-    with pytest.raises(build.BuildError, match="^the C compiler failed: cpu_decode.c:1: error: no such luck$"):
+    with pytest.raises(build.BuildError, match=r"^the C compiler failed: cpu_decode\.c:1: error: no such luck$"):
         build.build_library(folder=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
