@@ -16,7 +16,6 @@ from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.choices import choice_requests
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.generation import Exchange, GenerationHandler
-from engine.entrypoints.http_server import read_body
 from engine.entrypoints.lifeline import Phase
 from recipe.prepare import PreparedRequest, RejectedRequest
 from recipe.prepare_completion import prepare_completion
@@ -27,14 +26,12 @@ class CompletionHandler(GenerationHandler):
     """Serves Completions with what `GenerationHandler` has."""
 
     async def _run(self, exchange: Exchange, permit: Permit) -> web.StreamResponse:
-        trace, lifeline = exchange.trace, exchange.lifeline
-        trace.body = await read_body(exchange.request, self._max_body_bytes)
-        lifeline.enter(Phase.PREPARE)
-        prepared = await self._prepare_choices(exchange, trace.body)
+        body = await self._read_body(exchange)
+        prepared = await self._prepare_choices(exchange, body)
         requests = await self._engine_requests(exchange, prepared)
         exchange.sink = self._sink(exchange, prepared[0])
         permit.submit(sum(len(request.prompt_token_ids) for request in requests))
-        lifeline.enter(Phase.QUEUE)
+        exchange.lifeline.enter(Phase.QUEUE)
         processors: list[StreamProcessor[Any]] = [
             StreamProcessor(choice.generator, choice.parsing_options, self._tokenizer) for choice in prepared
         ]

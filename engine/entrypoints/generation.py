@@ -119,10 +119,9 @@ class GenerationHandler:
 
     async def _run(self, exchange: Exchange, permit: Permit) -> web.StreamResponse:
         """The pipeline of one request."""
-        trace, lifeline = exchange.trace, exchange.lifeline
-        trace.body = await read_body(exchange.request, self._max_body_bytes)
-        lifeline.enter(Phase.PREPARE)
-        prepared = await self._prepare(exchange, trace.body)
+        lifeline = exchange.lifeline
+        body = await self._read_body(exchange)
+        prepared = await self._prepare(exchange, body)
         images = await self._resolve_images(exchange, prepared)
         constraint = await self._compile(exchange, prepared)
         engine_request = self._engine_request(exchange, prepared, constraint)
@@ -134,6 +133,13 @@ class GenerationHandler:
         if number > 1:
             return await self._generate_choices(exchange, prepared, choice_requests(engine_request, number))
         return await self._generate(exchange, prepared, engine_request, exchange.sink)
+
+    async def _read_body(self, exchange: Exchange) -> bytes:
+        body = await read_body(exchange.request, self._max_body_bytes)
+        if self._telemetry.log_bodies:
+            exchange.trace.body = body
+        exchange.lifeline.enter(Phase.PREPARE)
+        return body
 
     async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:
         prepared: PreparedRequest | RejectedRequest = await self._pool.run(

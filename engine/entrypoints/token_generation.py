@@ -17,7 +17,6 @@ from engine.entrypoints.admission import Permit
 from engine.entrypoints.cleanup import run_to_completion
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.generation import Exchange, GenerationHandler, cache_salt
-from engine.entrypoints.http_server import read_body
 from engine.entrypoints.ids import new_seed
 from engine.entrypoints.lifeline import Phase
 from engine.entrypoints.protocols import StreamSoFar
@@ -35,9 +34,7 @@ class TokenHandler(GenerationHandler):
 
     async def _run(self, exchange: Exchange, permit: Permit) -> web.StreamResponse:
         trace, lifeline = exchange.trace, exchange.lifeline
-        trace.body = await read_body(exchange.request, self._max_body_bytes)
-        lifeline.enter(Phase.PREPARE)
-        asked = parse_token_request(trace.body)
+        asked = parse_token_request(await self._read_body(exchange))
         if asked.model is not None and asked.model not in self._names:
             raise ApiError(404, f"there is no model {asked.model[:100]!r} here", code="model_not_found")
         trace.stream = bool(asked.stream)
