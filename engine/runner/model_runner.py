@@ -111,6 +111,11 @@ class ModelRunner:
         say(f"warm-up: {number} steps, {_seconds(started)}")
         return runner
 
+    @property
+    def replays_graphs(self) -> bool:
+        """Whether decodes were recorded as graphs."""
+        return self._graphs is not None
+
     def capture(self, graphs: GraphDevice, max_num_seqs: int, say: Progress) -> None:
         """Record decodes of up to `max_num_seqs` sequences as graphs, where the model can be recorded."""
         model, cache, paged = self._model, self._cache, self._builder.paged
