@@ -132,9 +132,10 @@ def admission_limits(options: ServerOptions) -> AdmissionLimits:
 
 
 def time_limits(options: ServerOptions) -> TimeLimits:
-    """Preparation has no phase limit of its own: the pool kills the worker that takes too long."""
+    """The pool kills a worker that takes too long; the phase's limit is for those who wait for one."""
     phases = {
         Phase.BODY: options.body_timeout_s,
+        Phase.PREPARE: 2 * options.prepare_timeout_s,
         Phase.IMAGES: options.image_timeout_s,
         Phase.COMPILE: options.compile_timeout_s,
         Phase.QUEUE: options.queue_timeout_s,

@@ -38,6 +38,14 @@ async def test_a_limit_before_the_first_byte_is_a_status(slow: Any, limit: str, 
         assert await until(door.is_idle) < 0.2
 
 
+async def test_waiting_for_a_worker_has_a_limit_too() -> None:
+    async with open_door(prepare_timeout_s=0.1) as door:
+        door.pool.gate.clear()
+        status, text, _ = await post(door, CHAT, chat())
+        assert status == 504 and json.loads(text)["error"]["code"] == "preparation_timeout"
+        assert await until(door.is_idle) < 0.2
+
+
 async def test_a_body_that_does_not_arrive_is_a_408_and_gives_its_permit_back() -> None:
     async with open_door(body_timeout_s=0.2) as door:
         reader, writer = await asyncio.open_connection(*door.address)
