@@ -16,7 +16,7 @@ _STREAMS, _TOKENS, _START_S = 10, 64, 120
 
 
 def measure(device: str, shape: dict[str, Any]) -> str:
-    """Medians, over streams, of the time to the first token and of the mean time between tokens. Raises `OSError` when the server does not start."""
+    """Medians over streams: time to the first token, mean time between tokens. `OSError` when no server starts."""
     with tempfile.TemporaryDirectory() as folder:
         _save(Path(folder), shape)
         port = _free_port()

@@ -1,7 +1,11 @@
 """The engine without its thread: requests in, steps, outputs.
 
-A step is schedule, launch, fill the grammar masks while the forward runs, sample, read, update. They are separate
-calls, so that a GPU can have the next step launched before this one is read; on the CPU there is nothing to overlap.
+A step is schedule, launch, fill the grammar masks while the forward runs, sample, read, update. A runner that runs
+ahead has the next step launched before this one is read: its inputs are on the device already. What the host learns
+from the tokens it then learns one step late, while the device computes; on the CPU there is nothing to overlap.
+
+    runs ahead   launch N+1 | read N, update, masks | sample N+1 | launch N+2 | ...
+    otherwise    launch N | masks | sample N | read N, update | launch N+1 | ...
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ class EngineCore:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._bitmask_filler = bitmask_filler
         self._base_seed = config.seed
+        self._under_way: tuple[SchedulerOutput, Any] | None = None  # a batch that was sampled and not read
         self._arrivals = count()
         self._num_steps = self._num_prompt_tokens = self._num_cached_tokens = self._num_completion_tokens = 0
         if self.max_model_len < 2:
@@ -96,13 +101,13 @@ class EngineCore:
         started_at = time.monotonic()
         self.scheduler.expire(started_at)
         batch = self.scheduler.schedule()
-        sampled = []
-        if batch.scheduled:
-            forward = self.runner.launch(batch)
-            bitmask = self._fill_bitmask(batch)
-            pending = self.runner.sample(forward, bitmask)
-            sampled = self.runner.read(pending)
-        outputs = self.scheduler.update(batch, sampled)
+        forward = self.runner.launch(batch) if batch.scheduled else None
+        outputs = self._take_in() if self.runner.runs_ahead else []
+        if forward is not None:
+            self._under_way = batch, self.runner.sample(forward, self._fill_bitmask(batch))
+            self.scheduler.expect(batch)
+        if not self.runner.runs_ahead:
+            outputs = self._take_in()
         self._count(outputs, started_at)
         return outputs
 
@@ -132,6 +137,13 @@ class EngineCore:
         for sequence in [*self.scheduler.waiting, *self.scheduler.running]:
             self.scheduler.finish(sequence)
         self.runner.close()
+
+    def _take_in(self) -> list[SequenceOutput]:
+        """Read what is under way and update the sequences."""
+        if self._under_way is None:
+            return self.scheduler.update(SchedulerOutput(), [])
+        (batch, pending), self._under_way = self._under_way, None
+        return self.scheduler.update(batch, self.runner.read(pending))
 
     def _fill_bitmask(self, batch: SchedulerOutput) -> Any | None:
         """Masks of the sampling rows, or None when no row is constrained."""

@@ -6,7 +6,9 @@
     pending = runner.sample(forward, mask)      # queues sampling behind the forward
     sampled = runner.read(pending)              # waits, and brings the tokens to the host
 
-On a GPU the core may launch the next step before it reads this one; on the CPU the three run back to back.
+A runner that runs ahead gets the next step before this one is read: where a sequence's last token is `UNKNOWN_TOKEN`,
+it takes the one that it drew for that sequence in the step before. Sequences may have finished and lost their blocks
+between `launch` and `sample`; what is drawn for them nobody reads.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Runner(Protocol):
     num_blocks: int  # KV blocks there are
     vocab_size: int
     max_model_len: int  # tokens a sequence may hold
+    runs_ahead: bool  # whether a step may be launched before the one before it was read
 
     def launch(self, batch: SchedulerOutput) -> Any:
         """Start the forward pass of `batch`; the handle lives until it was sampled."""

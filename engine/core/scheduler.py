@@ -25,7 +25,7 @@ from engine.config import EngineConfig
 from engine.core.block_manager import BlockManager
 from engine.core.runner import SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.core.sequence import Sequence, SequenceStatus
+from engine.core.sequence import UNKNOWN_TOKEN, Sequence, SequenceStatus
 from engine.core.sequence_output import SequenceOutput
 from recipe.stream.inference import InferenceFinishReason
 
@@ -61,6 +61,8 @@ class Scheduler:
         del queue[bisect_left(queue, sequence.order, key=_order)]
         self._blocks.release(sequence)
         self._timed.pop(sequence, None)
+        if sequence.token_ids[-1] == UNKNOWN_TOKEN:
+            del sequence.token_ids[-1]
         sequence.status = SequenceStatus.FINISHED
         sequence.sampler_state = sequence.matcher = None
 
@@ -78,6 +80,8 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # gave up its blocks to one before it
+            if sequence.num_tokens >= sequence.max_length:
+                continue  # its last token was drawn and not read yet
             if sequence.num_uncomputed_tokens > 1:
                 if num_tokens := self._chunk(sequence, budget):
                     prefills.append(_scheduled(sequence, num_tokens))
@@ -88,8 +92,20 @@ class Scheduler:
             self._admit(prefills, budget)
         return SchedulerOutput(decodes + prefills)
 
+    def expect(self, batch: SchedulerOutput) -> None:
+        """The batch is under way: count its tokens as computed, and those drawn from it as there, though unknown."""
+        for item in batch.scheduled:
+            if item.sequence.is_finished:
+                continue
+            item.sequence.num_computed_tokens = item.start + item.num_tokens
+            if item.samples:
+                item.sequence.token_ids.append(UNKNOWN_TOKEN)
+
     def update(self, batch: SchedulerOutput, sampled: list[SampledToken]) -> list[SequenceOutput]:
-        """Take a step's result in. Returns the outputs of the batch and of what happened since the last update."""
+        """Take in the result of an expected batch; a sequence may have been preempted since.
+
+        Returns the outputs of the batch and of what happened since the last update.
+        """
         outputs, self._outputs = self._outputs, []
         rows = iter(sampled)
         for item in batch.scheduled:
@@ -97,8 +113,8 @@ class Scheduler:
             sequence = item.sequence
             if sequence.is_finished:
                 continue
-            sequence.num_computed_tokens = item.start + item.num_tokens
-            self._blocks.publish(sequence)
+            if sequence.status is SequenceStatus.RUNNING:
+                self._blocks.publish(sequence)
             if row is not None:
                 outputs.append(self._advance(sequence, row))
         return outputs
@@ -165,13 +181,14 @@ class Scheduler:
         return self._blocks.blocks_for(soon) - self._blocks.blocks_for(sequence.num_tokens)
 
     def _advance(self, sequence: Sequence, row: SampledToken) -> SequenceOutput:
-        """Append the drawn token and see whether it is the last."""
+        """Write the drawn token over the unknown one and see whether it is the last."""
         token_id = row.token_id
         if token_id is None:
+            del sequence.token_ids[-1]
             if _has_ended(sequence):
                 return self._stop(sequence, SequenceOutput(sequence))
             return self._fail(sequence, EngineError("the constraint allows no further token"))
-        sequence.token_ids.append(token_id)
+        sequence.token_ids[-1] = token_id
         output = SequenceOutput(sequence, logprobs=None if row.logprobs is None else [row.logprobs])
         if token_id in sequence.stop_ids and sequence.num_completion_tokens > sequence.sampling_params.min_tokens:
             output.num_hidden_tokens, output.logprobs = 1, None

@@ -7,7 +7,8 @@ token IDs and keeps what it needs between steps in `sampler_state`. Two counters
                 [ num_cached | computed this life ...... | to compute  ]
                              num_computed_tokens ^          num_tokens ^
 
-When `num_computed_tokens` reaches `num_tokens`, the logits of the last token give the next one. Preemption sets it back
+When `num_computed_tokens` reaches `num_tokens`, the logits of the last token give the next one. Once it was drawn and
+until it was read, it is there as `UNKNOWN_TOKEN`; the next step may be launched all the same. Preemption sets it back
 to zero and keeps the tokens: the sequence is prefilled again, prompt and completion alike.
 """
 
@@ -19,6 +20,9 @@ from typing import Any
 
 from engine.core.grammar import GrammarMatcher
 from engine.core.sampling_params import SamplingParams
+
+UNKNOWN_TOKEN = -1
+"""In place of the last token of a sequence while only the runner knows it."""
 
 
 class SequenceStatus(Enum):

@@ -63,6 +63,7 @@ class ModelRunner:
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         kernels = model.instruction_set if isinstance(model, CompiledLlama) else f"torch {torch.__version__}"
         self.description = f"{device.type}, {str(model.kv_shape.dtype).removeprefix('torch.')}, {kernels}"
+        self.runs_ahead = device.type == "cuda"
         self._model: Model | CompiledLlama | None = model
         self._cache: KVCache | None = KVCache(
             model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device

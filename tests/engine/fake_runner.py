@@ -13,6 +13,7 @@ from engine.core.engine_core import EngineCore
 from engine.core.runner import SampledToken, TokenLogprobs
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.core.sequence import UNKNOWN_TOKEN
 
 VOCAB_SIZE = 64
 EOS = 63
@@ -22,6 +23,7 @@ class FakeRunner:
     """`step_s`: how long a step takes; `fail_at`: the step whose `read` raises; `empty_rows_of`: who draws nothing."""
 
     vocab_size = VOCAB_SIZE
+    runs_ahead = False
 
     def __init__(
         self, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 128, step_s: float = 0.0
@@ -76,6 +78,44 @@ class FakeRunner:
         token_id = next_token(context, item.sequence.seed)
         wants = item.sequence.sampling_params.logprobs
         return SampledToken(token_id, None if wants is None else TokenLogprobs(-0.5, [(token_id, -0.5)] * wants))
+
+
+class AheadRunner(FakeRunner):
+    """Is given the next step before the last one is read, as a device is: it knows the tokens it drew, and computes
+    with the blocks and lengths of the time of the launch."""
+
+    runs_ahead = True
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._drawn: dict[str, int] = {}
+        self.num_taken_ahead = 0
+
+    def launch(self, batch: SchedulerOutput) -> Any:
+        contexts = []
+        known = [(item.sequence, list(item.sequence.token_ids)) for item in batch.scheduled]
+        for sequence, token_ids in known:
+            if token_ids[-1] == UNKNOWN_TOKEN:
+                self.num_taken_ahead += 1
+                sequence.token_ids[-1] = self._drawn[sequence.request_id]
+        super().launch(batch)
+        for item in batch.sampling:
+            context = [self._kv[self._slot(item, position)] for position in range(item.start + item.num_tokens)]
+            contexts.append((item, context))
+        for sequence, token_ids in known:
+            sequence.token_ids[:] = token_ids
+        return contexts
+
+    def sample(self, forward: Any, bitmask: Any | None) -> list[SampledToken]:
+        self.bitmasks.append(bitmask)
+        pending = []
+        for item, context in forward:
+            name, wants = item.sequence.request_id, item.sequence.sampling_params.logprobs
+            token_id = next_token(context, item.sequence.seed)
+            self._drawn[name] = token_id
+            logprobs = None if wants is None else TokenLogprobs(-0.5, [(token_id, -0.5)] * wants)
+            pending.append(SampledToken(None if name in self.empty_rows_of else token_id, logprobs))
+        return pending
 
 
 def next_token(context: list[int | None], seed: int) -> int:

@@ -14,7 +14,15 @@ from engine.config import ConfigError, EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sequence_output import SequenceOutput
 from recipe.stream.inference import InferenceFinishReason
-from tests.engine.fake_runner import EOS, VOCAB_SIZE, FakeRunner, expected_completion, make_core, make_request
+from tests.engine.fake_runner import (
+    EOS,
+    VOCAB_SIZE,
+    AheadRunner,
+    FakeRunner,
+    expected_completion,
+    make_core,
+    make_request,
+)
 
 
 def run(core: EngineCore, requests: Iterable[EngineRequest]) -> dict[str, SequenceOutput]:
@@ -47,10 +55,11 @@ def test_a_mixed_batch_gives_what_lone_runs_give() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_random_lives_give_the_tokens_of_lone_runs_and_leave_nothing_behind(data: st.DataObject) -> None:
     """Joins and cancels at any step, few blocks: chunks, prefix hits, preemption all happen, and change nothing."""
-    runner = FakeRunner(num_blocks=data.draw(st.integers(8, 24)), max_model_len=64)
+    kind = data.draw(st.sampled_from([FakeRunner, AheadRunner]))
+    runner = kind(num_blocks=data.draw(st.integers(8, 24)), max_model_len=64)
     core = make_core(
         runner,
         max_num_seqs=data.draw(st.integers(1, 5)),
