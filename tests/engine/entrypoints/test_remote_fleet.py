@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from engine.entrypoints.assembly import open_files
 from engine.entrypoints.lifecycle import create_server
 from engine.entrypoints.options import OptionError, ServerOptions
 from tests.engine.backends.fake_engine import EOS, FakeEngine, serving
+from tests.engine.entrypoints.conftest import ROOT, Program
 from tests.engine.entrypoints.deepseek_directory import write_v41
 from tests.engine.entrypoints.harness import Door, chat, open_door, until
 
@@ -126,3 +129,10 @@ def test_endpoints_and_remote_backends_need_each_other(tmp_path: Path) -> None:
             ServerOptions(**settings)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="--tokenizer"):
         open_files(ServerOptions(backend="self", endpoints="http://a"))
+
+
+def test_the_checks_of_a_real_engine_pass_on_our_own(program: Program) -> None:
+    command = [sys.executable, "scripts/check_remote.py", "--kind", "self", "--url", program.url, "--prompts", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "FAIL"))]
+    assert done.returncode == 0 and len(lines) == 10, done.stdout + done.stderr
