@@ -83,10 +83,11 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether requests can be served now, and if not, why."""
+    """Whether requests can be served now, and if not, why. `needs_restart`: no more of them in this process, then."""
 
     ok: bool
     reason: str = ""
+    needs_restart: bool = True
     details: dict[str, Any] = field(default_factory=dict)
 
 

@@ -95,7 +95,7 @@ class RemoteBackend:
         return ConstraintHandle(self._dialect.constraint(constraint))
 
     def health(self) -> Health:
-        """Whether any engine can be used; the details say of each what is known."""
+        """Whether any engine can be used, which may change at any time; the details say of each what is known."""
         reason = self._fleet.reason()
         details = {
             endpoint.url: {
@@ -106,7 +106,7 @@ class RemoteBackend:
             }
             for endpoint in self._fleet.endpoints
         }
-        return Health(ok=not reason, reason=reason, details=details)
+        return Health(ok=not reason, reason=reason, needs_restart=False, details=details)
 
     def stats(self) -> EngineStats:
         """Counts of what went through here; `running` is what the engines have under way, of others too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -15,7 +16,7 @@ from engine.config import ConfigError
 
 _SOCKET_SCHEME = "unix:"
 _MAX_LOAD_BYTES = 4 << 20
-KEEP_ALIVE_S = 60.0
+KEEP_ALIVE_S = 4.0  # less than the 5 s after which uvicorn, which both engines use, closes an idle connection
 NO_LIMIT_S = 1e7
 
 
@@ -95,12 +96,13 @@ class Endpoint:
         try:
             async with asyncio.timeout(self._limits.probe_s):
                 status, _ = await self._get(dialect.health_path)
-                if status == 200:
-                    own_before = self.own_load
-                    self._correct(dialect, own_before, *await self._get(dialect.load_path))
-                self.note_reachable("" if status == 200 else f"its health check says {status}")
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             self.note_reachable(f"it cannot be reached: {str(error) or type(error).__name__:.200}")
+            return
+        self.note_reachable("" if status == 200 else f"its health check says {status}")
+        if status == 200:
+            with suppress(aiohttp.ClientError, OSError):  # an engine that does not tell its load can be used
+                await self._look_at_load(dialect)
 
     def note_reachable(self, problem: str) -> None:
         self.problem, self.is_reachable = problem, not problem
@@ -112,8 +114,11 @@ class Endpoint:
         if session is not None:
             await session.close()
 
-    def _correct(self, dialect: Dialect, own_before: Load, status: int, body: bytes) -> None:
+    async def _look_at_load(self, dialect: Dialect) -> None:
         """Take what the engine has beyond our own requests, before or after it was asked, as that of others."""
+        own_before = self.own_load
+        async with asyncio.timeout(self._limits.probe_s):
+            status, body = await self._get(dialect.load_path)
         told = dialect.load(body) if status == 200 else None
         own = Load(max(own_before.requests, self.num_open), max(own_before.kv_tokens, self.num_open_tokens))
         self._others = Load() if told is None else told.beyond(own)
@@ -131,7 +136,7 @@ class Endpoint:
                 connector = aiohttp.UnixConnector(self._socket_path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=timeout, read_bufsize=1 << 18, auto_decompress=True
+                connector=connector, timeout=timeout, read_bufsize=1 << 18, cookie_jar=aiohttp.DummyCookieJar()
             )
         return self._session
 

@@ -34,7 +34,7 @@ class OperationRoutes:
     async def health(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         """Whether the process can serve at all; a supervisor starts it anew if not."""
         health = self._backend.health()
-        return _status(request_id, "" if health.ok else health.reason)
+        return _status(request_id, "" if health.ok or not health.needs_restart else health.reason)
 
     async def ready(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         """Whether new requests are welcome: not before the warm-up, and not while the server drains."""

@@ -67,6 +67,16 @@ async def test_all_engines_down_is_503_with_retry_after_in_every_protocol() -> N
             assert json.loads(text)["error"]["message"]
 
 
+async def test_without_engines_the_front_is_not_ready_but_need_not_be_restarted() -> None:
+    engine = FakeEngine()
+    engine.is_healthy = False
+    async with front_of(engine) as door:
+        await door.backend.fleet.look()  # type: ignore[attr-defined]
+        async with aiohttp.ClientSession() as client:
+            statuses = [(await client.get(door.url + path)).status for path in ("/health", "/ready")]
+    assert statuses == [200, 503]
+
+
 async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
     engine = FakeEngine()
     engine.faults = ["late"]
