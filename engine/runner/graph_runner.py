@@ -29,6 +29,7 @@ from engine.runner.forward_batch import ForwardBatch
 from engine.runner.kernels.cuda_attention import PagedAttention, PagedDecodePart
 from engine.runner.kv_cache import KVCache
 from engine.runner.models.registry import Model
+from engine.runner.token_feed import TokenFeed
 
 Replay = Callable[[], None]
 
@@ -129,11 +130,12 @@ class GraphRunner:
         return 0 < len(items) <= self.buckets[-1] and all(item.num_tokens == 1 and item.samples for item in items)
 
     @torch.inference_mode()
-    def forward(self, batch: SchedulerOutput) -> torch.Tensor:
-        """Compute a batch that is accepted; float32 logits `[R, V]`."""
+    def forward(self, batch: SchedulerOutput, feed: TokenFeed) -> torch.Tensor:
+        """Compute a batch that is accepted, with tokens from `feed`; float32 logits `[R, V]`."""
         items = batch.scheduled
         bucket = self.buckets[bisect_left(self.buckets, len(items))]
         self._fill(items, bucket)
+        feed.fill(self._buffers.numbers[0, :bucket], items)
         logits, replay = self._captured[bucket]
         replay()
         return logits[: len(items)]

@@ -33,6 +33,7 @@ from engine.runner.linear import packs
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
 from engine.runner.models.registry import Model, architecture_of
 from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
+from engine.runner.token_feed import TokenFeed
 from engine.runner.warm_up import warm_up
 from engine.runner.weights.model_files import ModelFiles
 
@@ -73,6 +74,7 @@ class ModelRunner:
             Sampler(model.vocab_size) if launcher is None else CudaSampler(model.vocab_size, launcher)
         )
         self._graphs: GraphRunner | None = None
+        self._feed = TokenFeed()
         if isinstance(model, CompiledLlama):
             model.bind(self._cache, plan.block_size)
 
@@ -147,7 +149,10 @@ class ModelRunner:
     @torch.inference_mode()
     def sample(self, forward: Forward, bitmask: Any | None) -> PendingTokens:
         """Draw a token for each sampling row; `bitmask` as in the protocol. Uses up the logits."""
-        return to_host(self._sampler.sample(forward.logits, forward.items, bitmask))
+        pending = self._sampler.sample(forward.logits, forward.items, bitmask)
+        if self.runs_ahead:
+            self._feed.keep(pending.token_ids, forward.items)
+        return to_host(pending)
 
     def read(self, pending: PendingTokens) -> list[SampledToken]:
         """The drawn tokens, in batch order."""
@@ -170,8 +175,10 @@ class ModelRunner:
         if isinstance(self._model, CompiledLlama):
             return self._model.forward(batch)
         if self._graphs is not None and self._graphs.accepts(batch):
-            return self._graphs.forward(batch)
-        return self._model.forward(self._builder.build(batch), self._cache)
+            return self._graphs.forward(batch, self._feed)
+        built = self._builder.build(batch)
+        self._feed.fill(built.token_ids, batch.scheduled)
+        return self._model.forward(built, self._cache)
 
 
 def _plan(

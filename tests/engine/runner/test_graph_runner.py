@@ -17,6 +17,7 @@ from engine.runner.graph_runner import GraphRunner, bucket_sizes
 from engine.runner.kernels.cuda_attention import PagedAttention, PagedDecodePart
 from engine.runner.kv_cache import KVCache, KVShape
 from engine.runner.models.registry import architecture_of
+from engine.runner.token_feed import TokenFeed
 from engine.runner.weights.model_files import open_model
 from tests.engine.runner.driving import make_sequence
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
@@ -111,7 +112,7 @@ def test_each_bucket_is_recorded_once_and_the_least_that_fits_is_replayed() -> N
     for sequence in sequences:
         give_blocks(sequence, free)
     for number in (1, 2, 3, 5):
-        runner.forward(decode(*sequences[:number]))
+        runner.forward(decode(*sequences[:number]), TokenFeed())
     assert (graphs.num_captured, graphs.num_replays) == (4, 4)
     assert model.batch_sizes[4:] == [1, 2, 4, 6]
 
@@ -147,7 +148,7 @@ def test_every_row_sees_its_own_sequence_whatever_came_and_went(seed: int) -> No
         running = [s for s in running if s.num_tokens <= MAX_LEN] or [make_sequence([3])]
         for sequence in running:
             give_blocks(sequence, free)
-        for row, sequence in zip(runner.forward(decode(*running)).int().tolist(), running, strict=True):
+        for row, sequence in zip(runner.forward(decode(*running), TokenFeed()).int().tolist(), running, strict=True):
             position, blocks = sequence.num_tokens - 1, sequence.block_table
             slot = blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
             assert row[:5] == [sequence.token_ids[-1], position, slot, max(0, position - 5), position + 1]
@@ -166,8 +167,8 @@ def test_rows_of_a_bucket_that_nobody_uses_touch_the_spare_block_alone() -> None
     sequences = [make_sequence([5] * 9) for _ in range(4)]
     for sequence in sequences:
         give_blocks(sequence, free)
-    runner.forward(decode(*sequences))
-    runner.forward(decode(*sequences[:3]))
+    runner.forward(decode(*sequences), TokenFeed())
+    runner.forward(decode(*sequences[:3]), TokenFeed())
     token, position, slot, _, end, first_block = model.seen[3, :6].int().tolist()
     assert (token, position, slot, end, first_block) == (0, 0, NUM_BLOCKS * BLOCK_SIZE, 1, NUM_BLOCKS)
 
@@ -193,4 +194,4 @@ def test_a_model_decodes_the_same_with_graphs_as_without(libraries: Path, tmp_pa
                 sequence.token_ids.append(20 + step)
                 give_blocks(sequence, free)
             expected = model.forward(plain.build(decode(*sequences)), cache)
-            torch.testing.assert_close(runner.forward(decode(*sequences)), expected, rtol=0.02, atol=0.02)
+            torch.testing.assert_close(runner.forward(decode(*sequences), TokenFeed()), expected, rtol=0.02, atol=0.02)
