@@ -14,6 +14,19 @@
 #define JOINED(a, b) a##b
 #define NAMED(a, b) JOINED(a, b)
 
+struct workspace;
+
+/* A batch on its way. It lies in the workspace: threads that were left behind may still look. */
+struct step {
+    struct engine *engine;
+    const struct model *model;
+    struct workspace *space;
+    const struct batch *batch;
+    _Atomic int32_t first_row, num_rows, num_stretches; /* the slice at hand */
+    _Atomic int32_t first_sampling, num_sampling;
+    int64_t clock;
+};
+
 /* A step's memory: everything has SLICE_ROWS rows. */
 struct workspace {
     float *hidden, *queries, *keys, *values, *cosines, *sines;
@@ -23,16 +36,7 @@ struct workspace {
     int64_t attention_bytes;
     struct stretch stretches[SLICE_ROWS];
     int32_t stretch_of[SLICE_ROWS];
-};
-
-struct step {
-    struct engine *engine;
-    const struct model *model;
-    struct workspace *space;
-    const struct batch *batch;
-    int32_t first_row, num_rows, num_stretches; /* the slice at hand */
-    int32_t first_sampling, num_sampling;
-    int64_t clock;
+    struct step step;
 };
 
 /* ---- memory ---- */
@@ -100,6 +104,15 @@ int64_t NAMED(step_bytes_, SET)(const struct model *model, int32_t threads) {
     return (int64_t)cursor;
 }
 
+void NAMED(step_prepare_, SET)(struct engine *engine) {
+    struct workspace *space = engine->memory;
+    char *cursor = (char *)engine->memory + (sizeof *space + 63) / 64 * 64;
+    lay_out(space, &engine->model, pool_size(engine->pool), &cursor);
+    space->step.engine = engine;
+    space->step.model = &engine->model;
+    space->step.space = space;
+}
+
 static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
     struct attention_memory memory = space->attention;
     const int64_t offset = thread * space->attention_bytes;
@@ -115,6 +128,7 @@ static struct attention_memory attention_of(const struct workspace *space, int32
 /* A thread on its way through the phases of a slice. */
 struct worker {
     struct step *step;
+    uint32_t job;
     int32_t thread, phase, first, end; /* first .. end: the items in hand */
 };
 
@@ -123,9 +137,10 @@ static int next_items(struct worker *w, int32_t count) {
     struct pool *pool = w->step->engine->pool;
     const int32_t even = count / (8 * pool_size(pool)), size = even < 1 ? 1 : even > 64 ? 64 : even;
     if (w->end > w->first) pool_complete(pool, w->phase, w->end - w->first);
-    w->first = pool_take(pool, w->phase, size);
+    w->first = pool_take(pool, w->job, w->phase, size);
+    if (w->first < 0 || w->first >= count) return w->first = w->end = 0;
     w->end = w->first + size < count ? w->first + size : count;
-    return w->first < count;
+    return 1;
 }
 
 #define EACH_ITEM(item, worker, count)                                                                                 \
@@ -140,8 +155,7 @@ static int64_t now(void) {
 
 static void finish_phase(struct worker *w, enum phase phase, int32_t count) {
     struct step *step = w->step;
-    pool_wait(step->engine->pool, w->phase++, count);
-    w->first = w->end = 0;
+    pool_wait(step->engine->pool, w->job, w->phase++, count);
     if (w->thread) return;
     const int64_t time = now();
     step->engine->nanoseconds[phase] += time - step->clock;
@@ -361,21 +375,24 @@ static void compute_mlp(struct worker *w, const struct layer *layer) {
     finish_phase(w, DOWN, down_tiles);
 }
 
+static float *logits_of(const struct step *step) {
+    return step->batch->logits + (int64_t)step->first_sampling * step->model->head.rows;
+}
+
 static void compute_logits(struct worker *w) {
     struct step *step = w->step;
     const struct matrix *head = &step->model->head;
-    float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
     EACH_ITEM(index, w, step->num_sampling) normalise_for_head(step, index);
     finish_phase(w, NORM, step->num_sampling);
     EACH_ITEM(tile, w, num_tiles(head))
-        multiply_tile(head, tile, &step->space->mlp_input, step->num_sampling, logits, head->rows, 0);
+        multiply_tile(head, tile, &step->space->mlp_input, step->num_sampling, logits_of(step), head->rows, 0);
     finish_phase(w, HEAD, num_tiles(head));
 }
 
 /* PHASES_A_LAYER and PHASES_BESIDE count what happens here. */
-static void compute_slice(void *context, int32_t thread) {
+static void compute_slice(void *context, int32_t thread, uint32_t job) {
     struct step *step = context;
-    struct worker worker = {.step = step, .thread = thread}, *w = &worker;
+    struct worker worker = {.step = step, .job = job, .thread = thread}, *w = &worker;
     EACH_ITEM(row, w, step->num_rows) embed(step, row);
     finish_phase(w, EMBED, step->num_rows);
     for (int32_t i = 0; i < step->model->num_layers; i++) {
@@ -408,21 +425,25 @@ static void cut_stretches(struct step *step) {
     }
 }
 
+/* The next rows of the batch, at most a slice; whether there are any. */
+static int next_slice(struct step *step) {
+    const struct batch *batch = step->batch;
+    step->first_row += step->num_rows;
+    step->first_sampling += step->num_sampling;
+    const int32_t left = batch->num_rows - step->first_row, sampling = step->first_sampling;
+    const int32_t rows = left < SLICE_ROWS ? left : SLICE_ROWS, end = step->first_row + rows;
+    int32_t count = 0;
+    while (sampling + count < batch->num_sampling && batch->sampling_rows[sampling + count] < end) count++;
+    step->num_rows = rows;
+    step->num_sampling = count;
+    cut_stretches(step);
+    return rows > 0;
+}
+
 void NAMED(step_, SET)(struct engine *engine, const struct batch *batch) {
-    struct workspace *space = engine->memory;
-    char *cursor = (char *)engine->memory + (sizeof *space + 63) / 64 * 64;
-    lay_out(space, &engine->model, pool_size(engine->pool), &cursor);
-    struct step step = {.engine = engine, .model = &engine->model, .space = space, .batch = batch, .clock = now()};
-    while (step.first_row < batch->num_rows) {
-        const int32_t left = batch->num_rows - step.first_row;
-        step.num_rows = left < SLICE_ROWS ? left : SLICE_ROWS;
-        step.num_sampling = 0;
-        while (step.first_sampling + step.num_sampling < batch->num_sampling &&
-               batch->sampling_rows[step.first_sampling + step.num_sampling] < step.first_row + step.num_rows)
-            step.num_sampling++;
-        cut_stretches(&step);
-        pool_run(engine->pool, compute_slice, &step);
-        step.first_row += step.num_rows;
-        step.first_sampling += step.num_sampling;
-    }
+    struct step *step = &((struct workspace *)engine->memory)->step;
+    step->batch = batch;
+    step->first_row = step->num_rows = step->first_sampling = step->num_sampling = 0;
+    step->clock = now();
+    while (next_slice(step)) pool_run(engine->pool, compute_slice, step);
 }

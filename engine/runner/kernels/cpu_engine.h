@@ -18,9 +18,10 @@ struct engine {
     int64_t nanoseconds[NUM_PHASES]; /* spent so far, as the calling thread saw it */
 };
 
-/* For each instruction set: the bytes of working memory that a model needs, and the step. */
+/* For each instruction set: the bytes of working memory that a model needs, its layout, and the step. */
 #define DECLARE_STEP(SET)                                                                                              \
     int64_t step_bytes_##SET(const struct model *model, int32_t threads);                                              \
+    void step_prepare_##SET(struct engine *engine);                                                                    \
     void step_##SET(struct engine *engine, const struct batch *batch);
 
 DECLARE_STEP(plain)

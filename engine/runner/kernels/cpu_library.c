@@ -6,10 +6,11 @@
 
 struct instruction_set {
     int64_t (*bytes)(const struct model *model, int32_t threads);
+    void (*prepare)(struct engine *engine);
     void (*step)(struct engine *engine, const struct batch *batch);
 };
 
-#define SET_OF(NAME) {step_bytes_##NAME, step_##NAME}
+#define SET_OF(NAME) {step_bytes_##NAME, step_prepare_##NAME, step_##NAME}
 
 /* Those that were compiled: the build defines HAS_... for each. */
 static const struct instruction_set SETS[NUM_SETS] = {
@@ -68,6 +69,7 @@ struct engine *engine_create(const struct model *model, int32_t num_threads, int
         return NULL;
     }
     memcpy(layers, model->layers, layer_bytes);
+    SETS[set].prepare(engine);
     return engine;
 }
 

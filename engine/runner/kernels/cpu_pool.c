@@ -8,24 +8,23 @@
 
 enum { SPINS_IN_JOB = 5000, SPINS_BETWEEN_JOBS = 2000 };
 
+/* Both count items in their lower half and carry the job's number in the upper. */
 struct phase {
-    _Alignas(64) atomic_int next; /* the first item that nobody has taken */
-    atomic_int done;
+    _Alignas(64) _Atomic uint64_t next; /* the first item that nobody has taken */
+    _Atomic uint64_t done;
 };
 
 struct pool {
     int32_t num_threads, num_phases;
     pthread_t *threads;
     struct phase *phases;
-    job_function job;
-    void *context;
+    _Atomic job_function job;
+    void *_Atomic context;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     atomic_int sleeping;
     atomic_bool stopping;
-    _Alignas(64) atomic_uint jobs; /* how many jobs were started */
-    atomic_bool open;              /* whether a job may be joined */
-    _Alignas(64) atomic_int inside; /* workers in the job */
+    _Alignas(64) atomic_uint jobs; /* how many jobs were started: the number of the last */
 };
 
 struct start {
@@ -47,17 +46,26 @@ static inline void wait_turn(int *spins) {
     else sched_yield();
 }
 
-int32_t pool_take(struct pool *pool, int32_t phase, int32_t step) {
-    return atomic_fetch_add_explicit(&pool->phases[phase].next, step, memory_order_relaxed);
+int32_t pool_take(struct pool *pool, uint32_t number, int32_t phase, int32_t step) {
+    _Atomic uint64_t *next = &pool->phases[phase].next;
+    uint64_t seen = atomic_load_explicit(next, memory_order_acquire);
+    do {
+        if (seen >> 32 != number) return -1;
+    } while (!atomic_compare_exchange_weak_explicit(next, &seen, seen + step, memory_order_acq_rel, memory_order_acquire));
+    return (int32_t)(uint32_t)seen;
 }
 
 void pool_complete(struct pool *pool, int32_t phase, int32_t count) {
     atomic_fetch_add_explicit(&pool->phases[phase].done, count, memory_order_acq_rel);
 }
 
-void pool_wait(struct pool *pool, int32_t phase, int32_t count) {
-    int spins = 0;
-    while (atomic_load_explicit(&pool->phases[phase].done, memory_order_acquire) < count) wait_turn(&spins);
+void pool_wait(struct pool *pool, uint32_t number, int32_t phase, int32_t count) {
+    const uint64_t complete = (uint64_t)number << 32 | (uint32_t)count;
+    for (int spins = 0;;) {
+        const uint64_t done = atomic_load_explicit(&pool->phases[phase].done, memory_order_acquire);
+        if (done == complete || done >> 32 != number) return;
+        wait_turn(&spins);
+    }
 }
 
 static void wait_for_job(struct pool *pool, unsigned seen) {
@@ -88,25 +96,20 @@ static void *work(void *argument) {
         wait_for_job(pool, seen);
         seen = atomic_load(&pool->jobs);
         if (atomic_load(&pool->stopping)) return NULL;
-        atomic_fetch_add(&pool->inside, 1);
-        if (atomic_load(&pool->open)) pool->job(pool->context, start.thread);
-        atomic_fetch_sub(&pool->inside, 1);
+        atomic_load(&pool->job)(atomic_load(&pool->context), start.thread, seen);
     }
 }
 
 void pool_run(struct pool *pool, job_function job, void *context) {
-    int spins = 0;
+    const uint32_t number = atomic_load(&pool->jobs) + 1;
     for (int32_t i = 0; i < pool->num_phases; i++) {
-        atomic_store_explicit(&pool->phases[i].next, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->phases[i].done, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool->phases[i].next, (uint64_t)number << 32, memory_order_release);
+        atomic_store_explicit(&pool->phases[i].done, (uint64_t)number << 32, memory_order_release);
     }
-    pool->job = job;
-    pool->context = context;
-    atomic_store(&pool->open, 1);
+    atomic_store(&pool->job, job);
+    atomic_store(&pool->context, context);
     announce_job(pool);
-    job(context, 0);
-    atomic_store(&pool->open, 0);
-    while (atomic_load(&pool->inside)) wait_turn(&spins);
+    job(context, 0, number);
 }
 
 int32_t pool_size(const struct pool *pool) { return pool->num_threads; }
