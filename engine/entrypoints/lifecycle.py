@@ -27,7 +27,7 @@ from engine.entrypoints.options import REMOTE_KINDS, OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
 from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
-from engine.entrypoints.shutdown import StopSignals, drain
+from engine.entrypoints.shutdown import CLOSE_LIMIT_S, StopSignals, drain, end_for_certain
 from engine.entrypoints.statistics import log_statistics
 from engine.entrypoints.systemd import notify
 from engine.entrypoints.telemetry import ObservableBackend, set_up_logging
@@ -190,6 +190,8 @@ async def serve(options: ServerOptions) -> int:
         gc.freeze()  # a collection that looked at all that start-up made would stop everyone for 0.1 s
         await signals.stop.wait()
         notify("STOPPING=1")
+        last_resort = end_for_certain(options.drain_seconds + CLOSE_LIMIT_S, signals.exit_code)
+    last_resort.cancel()
     return signals.exit_code
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import threading
 
 from engine.entrypoints.admission import Admission
 from engine.entrypoints.errors import ApiError
@@ -23,6 +25,9 @@ DEATH_LINGER_S = 2.0
 """How long a server whose engine died still answers 503 before it ends."""
 
 _LAST_WORDS_S = 5.0
+
+CLOSE_LIMIT_S = 15.0
+"""How long workers and engine may take to close after the drain, before the program ends without them."""
 
 
 class StopSignals:
@@ -50,6 +55,20 @@ class StopSignals:
         logger.critical("%s; ending in %.0f s", reason, DEATH_LINGER_S)
         self.exit_code = ENGINE_DEATH_EXIT_CODE
         asyncio.get_running_loop().call_later(DEATH_LINGER_S, self.stop.set)
+
+
+def end_for_certain(limit_s: float, exit_code: int) -> threading.Timer:
+    """End the process in `limit_s` seconds, whatever hangs, unless it has ended by then; cancel what is returned."""
+
+    def end() -> None:
+        logger.critical("closing took longer than %g s; ending without it", limit_s)
+        logging.shutdown()
+        os._exit(exit_code or 1)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 async def drain(admission: Admission, clock: Clock, hurry: asyncio.Event, drain_s: float) -> None:

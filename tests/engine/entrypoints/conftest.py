@@ -38,7 +38,7 @@ class Program:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def start_program(*arguments: str) -> Program:

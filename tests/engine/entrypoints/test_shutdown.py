@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import aiohttp
 from engine.entrypoints.lifecycle import create_server
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.shutdown import ENGINE_DEATH_EXIT_CODE, StopSignals, drain
-from tests.engine.entrypoints.conftest import Program, start_program
+from tests.engine.entrypoints.conftest import ROOT, Program, start_program
 from tests.engine.entrypoints.harness import Door, ScriptedBackend, chat, open_door, until
 from tests.engine.runner.small_models import make_reference, save_directory
 
@@ -112,3 +114,16 @@ async def test_the_death_of_the_engine_reaches_everybody_and_ends_the_program_wi
         assert not signals.stop.is_set()
         await asyncio.wait_for(signals.stop.wait(), 10)
         assert signals.exit_code == ENGINE_DEATH_EXIT_CODE
+
+
+def test_a_program_whose_closing_hangs_ends_all_the_same() -> None:
+    code = "from engine.entrypoints.shutdown import end_for_certain as end; import time; end(0.2, 3); time.sleep(60)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 3 and "longer than 0.2 s" in done.stderr
+
+
+def test_a_program_that_closes_in_time_ends_with_its_own_code() -> None:
+    code = "from engine.entrypoints.shutdown import end_for_certain as end; end(60, 3).cancel()"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
