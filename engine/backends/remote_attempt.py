@@ -15,6 +15,7 @@ import msgspec
 from engine.backend import RequestRefusedError
 from engine.backends.remote_dialect import (
     DONE,
+    REFUSALS,
     Dialect,
     EndpointBusyError,
     EndpointFault,
@@ -27,7 +28,6 @@ _MAX_EVENT_BYTES = 8 << 20
 _MAX_ERROR_BYTES = 64 << 10
 _ABORT_TIMEOUT_S = 2.0
 _LAST_BYTES_TIMEOUT_S = 0.1
-_REFUSALS = frozenset({400, 413, 422})
 _BUSY = frozenset({429})
 
 
@@ -86,7 +86,7 @@ class Attempt:
         response.close()
         self.is_done = True
         message = _message(text) or f"status {response.status}"
-        if response.status in _REFUSALS:
+        if response.status in REFUSALS:
             raise RequestRefusedError(f"the engine refused the request: {message:.1000}")
         fault = EndpointBusyError if response.status in _BUSY else EndpointFault
         raise fault(f"it answered {response.status}: {message:.400}")

@@ -26,6 +26,10 @@ class Circuit:
             return True
         return not self._is_on_trial and now - self._opened_at >= self._cooldown_s
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened_at is not None
+
     def begin(self) -> None:
         """A request goes through; the only one where the circuit is half-open."""
         self._is_on_trial = self._opened_at is not None

@@ -95,6 +95,10 @@ class Dialect(Protocol):
         ...
 
 
+REFUSALS = frozenset({400, 413, 422})
+"""The statuses by which an engine says that the request itself is wrong."""
+
+
 def prompt_usage(prompt_tokens: int, cached_tokens: int | None) -> PromptUsage:
     return PromptUsage(prompt_tokens=prompt_tokens, prompt_cache_hit_tokens=min(cached_tokens or 0, prompt_tokens))
 

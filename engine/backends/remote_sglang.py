@@ -146,6 +146,8 @@ class SglangReader:
 
     def read(self, payload: bytes) -> EngineUpdate:
         event = decode_event(_EVENTS, payload)
+        if event.error is not None and not self._num_tokens:  # what is wrong with a request comes so, too
+            raise RequestRefusedError(f"the engine refused the request: {event.error.message:.1000}")
         if event.error is not None:
             raise EndpointFault(f"the engine failed: {event.error.message:.400}")
         meta = event.meta_info

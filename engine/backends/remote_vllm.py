@@ -19,6 +19,7 @@ from engine.backends.remote_constraint import structured_output
 from engine.backends.remote_dialect import (
     FINISH_REASONS,
     MAX_TOKEN_ID,
+    REFUSALS,
     EndpointFault,
     EngineUpdate,
     RemoteRequest,
@@ -74,6 +75,7 @@ class _Usage(msgspec.Struct):
 
 class _Error(msgspec.Struct):
     message: str = ""
+    code: int | str | None = None
 
 
 class _Event(msgspec.Struct):
@@ -148,6 +150,8 @@ class VllmReader:
 
     def read(self, payload: bytes) -> EngineUpdate:
         event = decode_event(_EVENTS, payload)
+        if event.error is not None and event.error.code in REFUSALS:
+            raise RequestRefusedError(f"the engine refused the request: {event.error.message:.1000}")
         if event.error is not None:
             raise EndpointFault(f"the engine failed: {event.error.message:.400}")
         usage = event.usage

@@ -173,6 +173,16 @@ class ServerOptions:
                 raise OptionError(f"--{item.name.replace('_', '-')} must be {allowed}. Given: {value}")
         if (self.backend in REMOTE_KINDS) != (self.endpoints is not None):
             raise OptionError(f"--endpoints goes with --backend {', '.join(REMOTE_KINDS)}, which needs it")
+        if self.backend in REMOTE_KINDS:
+            self._check_remote()
+
+    def _check_remote(self) -> None:
+        """What the engines were started with cannot be told from here."""
+        for item in fields(self):
+            is_theirs = item.metadata["group"] == "engine" and item.name not in ("max_model_len", "seed")
+            if is_theirs and getattr(self, item.name) != item.default:
+                flag = item.name.replace("_", "-")
+                raise OptionError(f"--{flag} has no effect with --backend {self.backend}: give it to the engines")
 
 
 _RANGES: dict[str, tuple[float, float]] = {

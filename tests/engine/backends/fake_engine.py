@@ -3,7 +3,8 @@
 Each request takes the next entry of `faults`, if there is one:
 `stall` answers nothing; `headers` only headers; `reset` cuts the connection before the first token; `half` cuts it in
 the middle of the first line; `garbage` sends an event that is no JSON; `short` ends the stream without a finish;
-`late` cuts the connection after two tokens, `late_error` sends an error event there; a number is an HTTP status.
+`late` cuts the connection after two tokens, `late_error` sends an error event there, `refusal` one at the beginning; a
+number is an HTTP status.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class FakeEngine:
         for number, event in enumerate(events):
             if number == 2 and fault == "late":
                 return self.cut(request, response)
+            if number == 0 and fault == "refusal":
+                event = {"error": {"message": "fake refusal", "type": "BadRequestError", "code": 400}}
             if number == 2 and fault == "late_error":
                 event = {"error": {"message": "EngineCore died", "code": 500}}
             if number == 2 and fault == "short":

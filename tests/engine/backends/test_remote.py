@@ -230,15 +230,20 @@ async def test_a_stream_that_stops_coming_fails_after_the_gap_limit() -> None:
         await until(lambda: not engine.running)
 
 
-async def test_what_the_engine_refuses_is_the_requests_fault_and_is_not_tried_elsewhere() -> None:
-    engines = [FakeEngine(), FakeEngine()]
-    for engine in engines:
-        engine.faults = [400]
-    async with fleet(*engines) as backend:
-        with pytest.raises(RequestRefusedError, match="fake 400"):
-            await play(backend)
-        assert sum(engine.num_served for engine in engines) == 1
-        assert backend.health().ok
+@KINDS
+@pytest.mark.parametrize("fault", [400, "refusal"])
+async def test_what_the_engine_refuses_is_the_requests_fault_and_is_not_tried_elsewhere(
+    kind: str, make: type[FakeEngine], fault: str | int
+) -> None:
+    engines = [make(), make()]
+    async with fleet(*engines, kind=kind) as backend:
+        for number in range(1, 9):
+            for engine in engines:
+                engine.faults = [fault]
+            with pytest.raises(RequestRefusedError, match=f"fake {fault}"):
+                await play(backend)
+            assert sum(engine.num_served for engine in engines) == number
+        assert not any(endpoint.circuit.is_open for endpoint in backend.fleet.endpoints)
 
 
 async def test_without_any_engine_the_request_may_come_again_later() -> None:

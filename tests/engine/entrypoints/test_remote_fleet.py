@@ -133,10 +133,12 @@ async def test_a_front_needs_no_weights_and_speaks_deepseek_to_the_fleet(tmp_pat
     assert json.loads(text)["usage"]["prompt_tokens"] == len(sent["token_ids"]) > 3
 
 
-def test_endpoints_and_remote_backends_need_each_other(tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused() -> None:
     for settings in ({"backend": "vllm"}, {"endpoints": "http://a"}, {"backend": "mock", "endpoints": "http://a"}):
         with pytest.raises(OptionError, match="--endpoints goes with"):
             ServerOptions(**settings)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="--max-num-seqs has no effect"):
+        ServerOptions(backend="vllm", endpoints="http://a", max_num_seqs=3)
     with pytest.raises(OptionError, match="--tokenizer"):
         open_files(ServerOptions(backend="self", endpoints="http://a"))
 
