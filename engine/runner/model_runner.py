@@ -24,8 +24,7 @@ from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
 from engine.runner.kernels.cpu_llama import CompiledLlama
 from engine.runner.kernels.cpu_path import open_compiled
 from engine.runner.kernels.cuda_attention import PagedAttention
-from engine.runner.kernels.cuda_library import open_launcher
-from engine.runner.kernels.cuda_path import open_paged_attention
+from engine.runner.kernels.cuda_path import open_kernels, open_paged_attention
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kernels.cuda_sources import Launcher
 from engine.runner.kv_cache import KVCache
@@ -105,8 +104,8 @@ class ModelRunner:
         say(f"weights: {millions:,.0f} M in {number_format} on {place}, {_seconds(started)}")
         started = perf_counter()
         keep_freed_memory()
-        launcher = open_launcher(device, say)
-        paged = open_paged_attention(launcher, model.kv_shape, model.group, say)
+        launcher = open_kernels(device, say)
+        paged = open_paged_attention(launcher, model.kv_shape, model.group, device, say)
         runner = cls(model, plan, device, launcher, paged)
         if paged is not None and not config.enforce_eager:
             runner.capture(CudaGraphs(), config.max_num_seqs, say)
@@ -128,7 +127,7 @@ class ModelRunner:
             say("CUDA graphs: none, as the host decides which experts compute")
             return
         started = perf_counter()
-        self._graphs = GraphRunner(
+        recorder = GraphRunner(
             model,
             cache,
             paged,
@@ -138,8 +137,14 @@ class ModelRunner:
             max_model_len=self.max_model_len,
             block_size=self.block_size,
         )
-        self._graphs.capture()
-        say(f"CUDA graphs: decodes of {', '.join(map(str, self._graphs.buckets))} sequences, {_seconds(started)}")
+        try:
+            recorder.capture()
+        except RuntimeError as problem:
+            reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+            say(f"CUDA graphs: none, as recording fails: {reason}")
+            return
+        self._graphs = recorder
+        say(f"CUDA graphs: decodes of {', '.join(map(str, recorder.buckets))} sequences, {_seconds(started)}")
 
     @torch.inference_mode()
     def launch(self, batch: SchedulerOutput) -> Forward:

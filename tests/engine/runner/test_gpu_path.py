@@ -41,7 +41,7 @@ def make_runner(reference: PreTrainedModel, folder: Path, shim: Shim, lines: lis
         files.config, files.open_tensors(), device=CPU, dtype=torch.float16, max_positions=64
     )
     plan = MemoryPlan(0, 0, 1, NUM_BLOCKS, 8, 64)
-    paged = open_paged_attention(shim, model.kv_shape, model.group, lines.append)
+    paged = open_paged_attention(shim, model.kv_shape, model.group, CPU, lines.append)
     return ModelRunner(model, plan, CPU, shim, paged)
 
 
@@ -110,3 +110,21 @@ def test_the_feed_writes_the_tokens_that_the_host_does_not_know_and_no_others() 
     token_ids = torch.tensor([-1, -1, 1, 2, 3])
     feed.fill(token_ids, items)
     assert token_ids.tolist() == [80, 0, 1, 2, 3]
+
+
+def test_a_recording_that_fails_leaves_decodes_to_be_launched_one_by_one(
+    reference: PreTrainedModel, libraries: Path, tmp_path: Path
+) -> None:
+    require_cpp_compiler()
+
+    class Failing(FakeGraphs):
+        def capture(self, compute: Any) -> Any:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    lines: list[str] = []
+    runner = make_runner(reference, tmp_path, Shim(libraries), lines)
+    runner.capture(Failing(), 4, lines.append)
+    assert lines[-1] == "CUDA graphs: none, as recording fails: operation not permitted"
+    assert not runner.replays_graphs
+    core = EngineCore(runner, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32))
+    assert len(run(core, SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))) == 5

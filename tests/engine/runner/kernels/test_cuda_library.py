@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from engine.runner.kernels import cuda_path
 from engine.runner.kernels.cuda_library import CudaLauncher, open_launcher
-from engine.runner.kernels.cuda_path import open_paged_attention
+from engine.runner.kernels.cuda_path import open_kernels, open_paged_attention
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS
 from engine.runner.kv_cache import KVShape
-from tests.engine.runner.kernels.shim import Shim
+from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
 
-GPU = torch.device("cuda", 0)
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class FakeCupy:
@@ -81,14 +83,51 @@ def test_without_cupy_or_a_driver_one_line_says_that_torch_does_the_work() -> No
 
 def test_on_a_cpu_nothing_is_said() -> None:
     lines: list[str] = []
-    assert open_launcher(torch.device("cpu"), lines.append) is None
-    assert open_paged_attention(None, KVShape(1, 1, 64, torch.bfloat16), 1, lines.append) is None
+    assert open_kernels(CPU, lines.append) is None
+    assert open_paged_attention(None, KVShape(1, 1, 64, torch.bfloat16), 1, CPU, lines.append) is None
     assert lines == []
 
 
-@pytest.mark.parametrize(("head_dim", "line"), [(64, "attention of decodes"), (96, "does not know heads of 96")])
-def test_the_attention_that_is_used_is_said(head_dim: int, line: str, tmp_path: Any) -> None:
+class Wrong:
+    """A launcher whose kernels do nothing, or fail."""
+
+    num_processors = 1
+
+    def __init__(self, problem: Exception | None) -> None:
+        self._problem = problem
+
+    def launch(self, *arguments: Any) -> None:
+        if self._problem:
+            raise self._problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [(None, "the results differ from torch's"), (RuntimeError("no image\nfor this GPU"), "a launch fails: no image")],
+)
+def test_kernels_that_do_not_prove_themselves_are_not_used(
+    problem: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
-    paged = open_paged_attention(Shim(tmp_path), KVShape(1, 1, head_dim, torch.bfloat16), 1, lines.append)
-    assert (paged is None) == (head_dim == 96)
-    assert line in lines[0]
+    wrong = Wrong(problem)
+    assert open_paged_attention(wrong, KVShape(1, 2, 64, torch.bfloat16), 3, CPU, lines.append) is None
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: wrong)
+    assert open_kernels(CPU, lines.append) is None
+    assert lines == [
+        f"GPU kernels: sampling; attention by gathers, as of the kernel {reason}",
+        f"GPU kernels: {reason}; sampling and attention by torch, which is slower",
+    ]
+
+
+def test_kernels_that_prove_themselves_are_used(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_cpp_compiler()
+    lines: list[str] = []
+    shim = Shim(libraries, threads=128)
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: shim)
+    assert open_kernels(CPU, lines.append) is shim
+    assert open_paged_attention(shim, KVShape(1, 2, 64, torch.bfloat16), 3, CPU, lines.append) is not None
+    assert open_paged_attention(shim, KVShape(1, 2, 96, torch.bfloat16), 3, CPU, lines.append) is None
+    assert lines == [
+        "GPU kernels: sampling, attention of decodes",
+        "GPU kernels: sampling; attention by gathers, as the kernel does not know heads of 96",
+    ]
