@@ -113,6 +113,7 @@ def test_the_top_level_holds_what_the_design_names() -> None:
 
 @pytest.mark.parametrize("module", ["recipe", "recipe.prepare", "engine", "engine.backend", "server"])
 def test_importing_what_workers_import_loads_no_torch(module: str) -> None:
-    code = f"import sys, {module}; sys.exit(' '.join(m for m in ('torch', 'transformers', 'cv2') if m in sys.modules) or 0)"
+    heavy = "('torch', 'transformers', 'cv2')"
+    code = f"import sys, {module}; sys.exit(' '.join(m for m in {heavy} if m in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
