@@ -60,10 +60,9 @@ void pool_complete(struct pool *pool, int32_t phase, int32_t count) {
 }
 
 void pool_wait(struct pool *pool, uint32_t number, int32_t phase, int32_t count) {
-    const uint64_t complete = (uint64_t)number << 32 | (uint32_t)count;
     for (int spins = 0;;) {
         const uint64_t done = atomic_load_explicit(&pool->phases[phase].done, memory_order_acquire);
-        if (done == complete || done >> 32 != number) return;
+        if (done >> 32 != number || (uint32_t)done >= (uint32_t)count) return;
         wait_turn(&spins);
     }
 }
@@ -100,16 +99,22 @@ static void *work(void *argument) {
     }
 }
 
+/* Number the phases for the next job: whoever is still in the last one finds it over, before anything it reads changes. */
+static void renumber_phases(struct pool *pool) {
+    const uint64_t start = (uint64_t)(atomic_load(&pool->jobs) + 1) << 32;
+    for (int32_t i = 0; i < pool->num_phases; i++) {
+        atomic_store_explicit(&pool->phases[i].next, start, memory_order_release);
+        atomic_store_explicit(&pool->phases[i].done, start, memory_order_release);
+    }
+}
+
 void pool_run(struct pool *pool, job_function job, void *context) {
     const uint32_t number = atomic_load(&pool->jobs) + 1;
-    for (int32_t i = 0; i < pool->num_phases; i++) {
-        atomic_store_explicit(&pool->phases[i].next, (uint64_t)number << 32, memory_order_release);
-        atomic_store_explicit(&pool->phases[i].done, (uint64_t)number << 32, memory_order_release);
-    }
     atomic_store(&pool->job, job);
     atomic_store(&pool->context, context);
     announce_job(pool);
     job(context, 0, number);
+    renumber_phases(pool);
 }
 
 int32_t pool_size(const struct pool *pool) { return pool->num_threads; }
@@ -145,6 +150,7 @@ struct pool *pool_create(int32_t num_threads, int32_t num_phases) {
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     if (!pool->threads || !pool->phases) pool->num_threads = 1;
+    else renumber_phases(pool);
     if (pool->num_threads == num_threads && !start_threads(pool)) return pool;
     pool_destroy(pool);
     return NULL;
