@@ -21,6 +21,7 @@ from engine.runner.kv_cache import KVCache
 from engine.runner.models.decoder import model_frequencies, open_checkpoint, tensor_shapes
 from engine.runner.models.registry import architecture_of
 from engine.runner.rope import rope_magnitude
+from engine.runner.weights.checkpoint import Checkpoint
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.tensors import Tensors
 
@@ -62,20 +63,27 @@ class CompiledLlama:
         self.kv_shape = self.config.kv_shape(torch.bfloat16)
         self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
         self._library, self._threads = library, threads
-        self._checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
+        checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
         self._scale = self.config.head_dim**-0.5 * rope_magnitude(config) ** 2  # queries and keys both grow
-        self._frequencies = model_frequencies(config, self.config, self._checkpoint).contiguous()
+        self._frequencies = model_frequencies(config, self.config, checkpoint).contiguous()
         shapes = tensor_shapes(self.config)
+        self._unread: Checkpoint | None = checkpoint  # None once it is read: the file's pages need not stay in memory
+        self._vectors: dict[str, np.ndarray[Any, Any]] = {}  # float32, by name; the library keeps their addresses
+        self._vector_names = [name for name, shape in shapes.items() if len(shape) == 1]
         matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
-        self._weights = PackedWeights(library, self._checkpoint.tensors, matrices)
+        self._weights = PackedWeights(library, checkpoint.tensors, matrices)
         self.weight_bytes, self.number_format = self._weights.num_bytes, self._weights.number_format
-        self._vectors: list[np.ndarray[Any, Any]] = []  # kept alive for the library
         self._engine: int | None = None
         self._batch = _BatchArrays()
 
     def load(self) -> CompiledLlama:
         """Read and pack the weights; raises `ModelLoadError`."""
+        if self._unread is None:
+            raise RuntimeError("the weights are loaded already")
         self._weights.load(self._threads)
+        for name in self._vector_names:
+            self._vectors[name] = np.ascontiguousarray(self._unread.take_float(name).numpy())
+        self._unread = None
         return self
 
     def bind(self, cache: KVCache, block_size: int) -> None:
@@ -129,16 +137,12 @@ class CompiledLlama:
         return Layer(**norms, **matrices, keys=stored.keys.data_ptr(), values=stored.values.data_ptr())
 
     def _matrix(self, module: str) -> Matrix:
-        self._vector(f"{module}.bias")
-        has_bias = f"{module}.bias" in self._checkpoint
-        return self._weights.matrix(f"{module}.weight", self._vectors[-1] if has_bias else None)
+        return self._weights.matrix(f"{module}.weight", self._vectors.get(f"{module}.bias"))
 
     def _vector(self, name: str) -> int | None:
-        """The address of a float32 vector, None where the model has none of that name."""
-        if name not in self._checkpoint:
-            return None
-        self._vectors.append(np.ascontiguousarray(self._checkpoint.take_float(name).numpy()))
-        return int(self._vectors[-1].ctypes.data)
+        """The address of a vector, None where the model has none of that name."""
+        vector = self._vectors.get(name)
+        return None if vector is None else int(vector.ctypes.data)
 
 
 class _BatchArrays:

@@ -41,7 +41,8 @@ class PackedWeights:
     """The matrices of a model, packed; `num_bytes` is known before anything is read."""
 
     def __init__(self, library: ctypes.CDLL, tensors: Tensors, shapes: Mapping[str, tuple[int, int]]) -> None:
-        self._library, self._tensors = library, tensors
+        self._library = library
+        self._tensors: Tensors | None = tensors  # None once they are read: the file's pages need not stay in memory
         self._places: dict[str, _Place] = {}
         self.num_bytes = 0
         for name, (rows, columns) in shapes.items():
@@ -67,6 +68,7 @@ class PackedWeights:
         with ThreadPoolExecutor(threads) as pool, loading_bar(len(self._places)) as advance:
             for _ in pool.map(self._pack, self._places):
                 advance(1)
+        self._tensors = None
         for place in self._places.values():
             place.blocks = None
 
@@ -82,7 +84,7 @@ class PackedWeights:
         )
 
     def _usable_blocks(self, name: str, shape: tuple[int, int]) -> StoredBlocks | None:
-        blocks = self._tensors.stored_blocks(name)
+        blocks = None if self._tensors is None else self._tensors.stored_blocks(name)
         if blocks is None or self._library.packed_kind(blocks.type_id) < 0:
             return None
         _check_shape(name, blocks.shape, shape)
@@ -107,6 +109,8 @@ class PackedWeights:
         if place.blocks is not None:
             heads = place.blocks.interleaved_heads
             return place.blocks.data, place.rows // heads if heads else 0
+        if self._tensors is None:
+            raise RuntimeError("the weights are loaded already")
         tensor = self._tensors.load(name).to(torch.bfloat16).contiguous()
         _check_shape(name, tuple(tensor.shape), (place.rows, place.columns))
         return tensor.view(torch.uint16).numpy(), 0
