@@ -1,101 +1,17 @@
 /* One step of a Llama-shaped model: embeddings, layers, logits, for all rows of a batch, in one call.
  *
- * Every thread runs `compute_slice` from top to bottom; the phases hand out their rows, tiles or heads, and the next one
- * begins when all of them are computed. Compiled once for each instruction set, SET being its name.
+ * Every thread runs `compute_slice` from top to bottom; the phases hand out their rows, tiles or heads, and the next
+ * one begins when all of them are computed. Compiled once for each instruction set, SET being its name.
  */
 #include "cpu_engine.h"
 
 #include <math.h>
 #include <time.h>
 
-#include "cpu_attention.h"
-#include "cpu_product.h"
+#include "cpu_workspace.h"
 
 #define JOINED(a, b) a##b
 #define NAMED(a, b) JOINED(a, b)
-
-struct workspace;
-
-/* A batch on its way. It lies in the workspace: threads that were left behind may still look. */
-struct step {
-    struct engine *engine;
-    const struct model *model;
-    struct workspace *space;
-    const struct batch *batch;
-    _Atomic int32_t first_row, num_rows, num_stretches; /* the slice at hand */
-    _Atomic int32_t first_sampling, num_sampling;
-    int64_t clock;
-};
-
-/* A step's memory: everything has SLICE_ROWS rows. */
-struct workspace {
-    float *hidden, *queries, *keys, *values, *cosines, *sines;
-    int64_t hidden_stride, query_stride, key_stride;
-    struct activations attention_input, mixed, mlp_input, inner;
-    struct attention_memory attention; /* of thread 0; the others' follow at `attention_bytes` */
-    int64_t attention_bytes;
-    struct stretch stretches[SLICE_ROWS];
-    int32_t stretch_of[SLICE_ROWS];
-    struct step step;
-};
-
-/* ---- memory ---- */
-
-static int64_t whole_groups(int64_t n) { return (n + GROUP - 1) / GROUP * GROUP; }
-
-/* Advance *cursor by `bytes`, in cache lines, and return where it was. */
-static void *carve(char **cursor, int64_t bytes) {
-    void *at = *cursor;
-    *cursor += (bytes + 63) / 64 * 64;
-    return at;
-}
-
-static struct activations carve_activations(char **cursor, int32_t columns, int32_t parts) {
-    const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
-    struct activations x = {.stride = (int32_t)stride, .parts = parts};
-    x.values = carve(cursor, size * sizeof(float));
-    x.bfloats = carve(cursor, size * sizeof(uint16_t));
-    x.codes = carve(cursor, parts * size);
-    x.scales = carve(cursor, parts * size / GROUP * sizeof(float));
-    x.sums = carve(cursor, parts * size / GROUP * sizeof(float));
-    x.half_sums = carve(cursor, parts * size / GROUP * 2 * sizeof(int32_t));
-    return x;
-}
-
-static struct attention_memory carve_attention(char **cursor, const struct model *m) {
-    const int64_t most = STRETCH_ROWS * m->heads, width = whole_vectors(m->head_dim);
-    struct attention_memory memory = {.width = (int32_t)width};
-    memory.queries = carve(cursor, most * width * sizeof(float));
-    memory.sums = carve(cursor, most * width * sizeof(float));
-    memory.weights = carve(cursor, most * LANES * sizeof(float));
-    memory.totals = carve(cursor, most * LANES * sizeof(float));
-    memory.peaks = carve(cursor, most * sizeof(float));
-    memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
-    memory.lines = carve(cursor, width * sizeof(int32_t));
-    return memory;
-}
-
-/* Lays the workspace out from *cursor on; `space` may be scratch when only the size is wanted. */
-static void lay_out(struct workspace *space, const struct model *m, int32_t threads, char **cursor) {
-    const int64_t turned = SLICE_ROWS * (m->head_dim / 2) * sizeof(float);
-    space->hidden_stride = whole_groups(m->hidden);
-    space->query_stride = whole_groups(m->heads * m->head_dim);
-    space->key_stride = whole_groups(m->kv_heads * m->head_dim);
-    space->hidden = carve(cursor, SLICE_ROWS * space->hidden_stride * sizeof(float));
-    space->queries = carve(cursor, SLICE_ROWS * space->query_stride * sizeof(float));
-    space->keys = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
-    space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
-    space->cosines = carve(cursor, turned);
-    space->sines = carve(cursor, turned);
-    space->attention_input = carve_activations(cursor, m->hidden, 2); /* queries and keys decide what is seen */
-    space->mixed = carve_activations(cursor, m->heads * m->head_dim, 1);
-    space->mlp_input = carve_activations(cursor, m->hidden, 1);
-    space->inner = carve_activations(cursor, m->inner, 2); /* products of activations: single ones are huge */
-    const char *start = *cursor;
-    space->attention = carve_attention(cursor, m);
-    space->attention_bytes = *cursor - start;
-    *cursor += (threads - 1) * space->attention_bytes;
-}
 
 int64_t NAMED(step_bytes_, SET)(const struct model *model, int32_t threads) {
     struct workspace scratch;
@@ -111,16 +27,6 @@ void NAMED(step_prepare_, SET)(struct engine *engine) {
     space->step.engine = engine;
     space->step.model = &engine->model;
     space->step.space = space;
-}
-
-static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
-    struct attention_memory memory = space->attention;
-    const int64_t offset = thread * space->attention_bytes;
-    float **parts[] = {&memory.queries, &memory.sums,  &memory.weights,
-                       &memory.totals,  &memory.peaks, &memory.turned_keys};
-    for (int i = 0; i < 6; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
-    memory.lines = (int32_t *)((char *)memory.lines + offset);
-    return memory;
 }
 
 /* ---- phases ---- */
@@ -195,7 +101,8 @@ static void embed(struct step *step, int32_t row) {
     const struct model *m = step->model;
     struct workspace *space = step->space;
     const int32_t position = position_of(step, row), half = m->head_dim / 2;
-    unpack_row(&m->embedding, step->batch->token_ids[step->first_row + row], space->hidden + row * space->hidden_stride);
+    const int32_t token_id = step->batch->token_ids[step->first_row + row];
+    unpack_row(&m->embedding, token_id, space->hidden + row * space->hidden_stride);
     for (int32_t i = 0; i < half; i++) {
         const float angle = (float)position * m->frequencies[i];
         space->cosines[row * half + i] = cosf(angle);

@@ -170,11 +170,12 @@ static int32_t stored_row(int32_t row, int32_t head_dim) {
     return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
 }
 
-int32_t pack_matrix(int32_t type, const uint8_t *source, int32_t rows, int32_t columns, int32_t head_dim, uint8_t *tiles) {
+int32_t pack_matrix(
+    int32_t type, const uint8_t *source, int32_t rows, int32_t columns, int32_t head_dim, uint8_t *tiles) {
     const struct matrix m = {.tiles = tiles, .kind = packed_kind(type), .rows = rows, .columns = columns};
     if (m.kind < 0 || (m.kind != BFLOATS && columns % (GROUP * FORMATS[type].parts))) return 1;
-    const int64_t row_bytes =
-        m.kind == BFLOATS ? 2 * (int64_t)columns : columns / (GROUP * FORMATS[type].parts) * (int64_t)FORMATS[type].bytes;
+    int64_t row_bytes = 2 * (int64_t)columns;
+    if (m.kind != BFLOATS) row_bytes = columns / (GROUP * FORMATS[type].parts) * (int64_t)FORMATS[type].bytes;
     int inexact = 0;
     for (int32_t row = 0; row < rows; row++) {
         const uint8_t *from = source + stored_row(row, head_dim) * row_bytes;

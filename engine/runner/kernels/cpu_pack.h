@@ -13,9 +13,11 @@ int32_t packed_kind(int32_t type);
 /* Bytes of a packed matrix. */
 int64_t packed_bytes(int32_t type, int32_t rows, int32_t columns);
 
-/* Pack `rows` of `columns` numbers from `source` into `tiles` (zeroed, 64-byte aligned); 0, or 1 for what cannot be kept
- * exactly. With `head_dim`, the rows of each head lie as pairs in the file and are put in order for the half-split rope.
+/* Pack `rows` of `columns` numbers from `source` into `tiles` (zeroed, 64-byte aligned); 0, or 1 for what cannot be
+ * kept exactly. With `head_dim`, the rows of each head lie as pairs in the file and are put in order for the half-split
+ * rope.
  */
-int32_t pack_matrix(int32_t type, const uint8_t *source, int32_t rows, int32_t columns, int32_t head_dim, uint8_t *tiles);
+int32_t pack_matrix(
+    int32_t type, const uint8_t *source, int32_t rows, int32_t columns, int32_t head_dim, uint8_t *tiles);
 
 #endif

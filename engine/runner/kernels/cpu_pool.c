@@ -51,7 +51,7 @@ int32_t pool_take(struct pool *pool, uint32_t number, int32_t phase, int32_t ste
     uint64_t seen = atomic_load_explicit(next, memory_order_acquire);
     do {
         if (seen >> 32 != number) return -1;
-    } while (!atomic_compare_exchange_weak_explicit(next, &seen, seen + step, memory_order_acq_rel, memory_order_acquire));
+    } while (!atomic_compare_exchange_weak(next, &seen, seen + step));
     return (int32_t)(uint32_t)seen;
 }
 
@@ -99,7 +99,7 @@ static void *work(void *argument) {
     }
 }
 
-/* Number the phases for the next job: whoever is still in the last one finds it over, before anything it reads changes. */
+/* Number the phases for the next job: who is still in the last one finds it over before anything it reads changes. */
 static void renumber_phases(struct pool *pool) {
     const uint64_t start = (uint64_t)(atomic_load(&pool->jobs) + 1) << 32;
     for (int32_t i = 0; i < pool->num_phases; i++) {

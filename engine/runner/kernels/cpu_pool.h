@@ -1,10 +1,10 @@
 /* A pool of threads that compute one job together, the caller among them.
  *
  * A job is a row of phases that every thread goes through. A phase hands out items by a counter and is over when all of
- * them are computed, whoever did it: a thread that wakes late, or lost its core to others, holds up nobody unless it has
- * an item in hand. It may even be left behind by the end of the job: counters carry the job's number, so that it finds
- * nothing to do in the next one. Between jobs the workers watch for work a few microseconds, then sleep: the rest of the
- * process needs the cores too.
+ * them are computed, whoever did it: a thread that wakes late, or lost its core to others, holds up nobody unless it
+ * has an item in hand. It may even be left behind by the end of the job: counters carry the job's number, so that it
+ * finds nothing to do in the next one. Between jobs the workers watch for work a few microseconds, then sleep: the rest
+ * of the process needs the cores too.
  */
 #ifndef CPU_POOL_H
 #define CPU_POOL_H
@@ -19,8 +19,8 @@ struct pool *pool_create(int32_t num_threads, int32_t num_phases);
 void pool_destroy(struct pool *pool);
 int32_t pool_size(const struct pool *pool);
 
-/* Run `job` on every thread that comes in time, surely the caller's; one call at a time. A thread that was left behind may
- * still read `context`, which must live as long as the pool.
+/* Run `job` on every thread that comes in time, surely the caller's; one call at a time. A thread that was left behind
+ * may still read `context`, which must live as long as the pool.
  */
 void pool_run(struct pool *pool, job_function job, void *context);
 

@@ -1,8 +1,8 @@
 /* Products of packed matrices with rows of activations, as the sums of one tile for a few rows at a time.
  *
  * For quantised weights the activations are quantised too, to int8 in groups of 32 with a scale each; a group's
- * products are summed exactly, in integers. Where that is too coarse, what it loses is quantised again and added. For bfloat16 weights they are bfloat16 where the machine multiplies that,
- * else float32.
+ * products are summed exactly, in integers. Where that is too coarse, what it loses is quantised again and added. For
+ * bfloat16 weights they are bfloat16 where the machine multiplies that, else float32.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
@@ -20,8 +20,8 @@
 #define ROW_BLOCK 8
 
 /* Rows of a product's right side, each `stride` numbers long; a stride is a multiple of 32. What products read lies by
- * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a tile are neighbours. Where int8 is
- * too coarse, a row has two parts, the second being what the first lost; the parts lie as rows of their own.
+ * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a tile are neighbours. Where int8
+ * is too coarse, a row has two parts, the second being what the first lost; the parts lie as rows of their own.
  */
 struct activations {
     int32_t stride, parts;

@@ -1,0 +1,100 @@
+/* The working memory of a step: carved once from one piece, when the engine is made. */
+#ifndef CPU_WORKSPACE_H
+#define CPU_WORKSPACE_H
+
+#include "cpu_attention.h"
+#include "cpu_engine.h"
+#include "cpu_product.h"
+
+struct workspace;
+
+/* A batch on its way. It lies in the workspace: threads that were left behind may still look. */
+struct step {
+    struct engine *engine;
+    const struct model *model;
+    struct workspace *space;
+    const struct batch *batch;
+    _Atomic int32_t first_row, num_rows, num_stretches; /* the slice at hand */
+    _Atomic int32_t first_sampling, num_sampling;
+    int64_t clock;
+};
+
+/* A step's memory: everything has SLICE_ROWS rows. */
+struct workspace {
+    float *hidden, *queries, *keys, *values, *cosines, *sines;
+    int64_t hidden_stride, query_stride, key_stride;
+    struct activations attention_input, mixed, mlp_input, inner;
+    struct attention_memory attention; /* of thread 0; the others' follow at `attention_bytes` */
+    int64_t attention_bytes;
+    struct stretch stretches[SLICE_ROWS];
+    int32_t stretch_of[SLICE_ROWS];
+    struct step step;
+};
+
+static int64_t whole_groups(int64_t n) { return (n + GROUP - 1) / GROUP * GROUP; }
+
+/* Advance *cursor by `bytes`, in cache lines, and return where it was. */
+static void *carve(char **cursor, int64_t bytes) {
+    void *at = *cursor;
+    *cursor += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static struct activations carve_activations(char **cursor, int32_t columns, int32_t parts) {
+    const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
+    struct activations x = {.stride = (int32_t)stride, .parts = parts};
+    x.values = carve(cursor, size * sizeof(float));
+    x.bfloats = carve(cursor, size * sizeof(uint16_t));
+    x.codes = carve(cursor, parts * size);
+    x.scales = carve(cursor, parts * size / GROUP * sizeof(float));
+    x.sums = carve(cursor, parts * size / GROUP * sizeof(float));
+    x.half_sums = carve(cursor, parts * size / GROUP * 2 * sizeof(int32_t));
+    return x;
+}
+
+static struct attention_memory carve_attention(char **cursor, const struct model *m) {
+    const int64_t most = STRETCH_ROWS * m->heads, width = whole_vectors(m->head_dim);
+    struct attention_memory memory = {.width = (int32_t)width};
+    memory.queries = carve(cursor, most * width * sizeof(float));
+    memory.sums = carve(cursor, most * width * sizeof(float));
+    memory.weights = carve(cursor, most * LANES * sizeof(float));
+    memory.totals = carve(cursor, most * LANES * sizeof(float));
+    memory.peaks = carve(cursor, most * sizeof(float));
+    memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
+    memory.lines = carve(cursor, width * sizeof(int32_t));
+    return memory;
+}
+
+/* Lays the workspace out from *cursor on; `space` may be scratch when only the size is wanted. */
+static void lay_out(struct workspace *space, const struct model *m, int32_t threads, char **cursor) {
+    const int64_t turned = SLICE_ROWS * (m->head_dim / 2) * sizeof(float);
+    space->hidden_stride = whole_groups(m->hidden);
+    space->query_stride = whole_groups(m->heads * m->head_dim);
+    space->key_stride = whole_groups(m->kv_heads * m->head_dim);
+    space->hidden = carve(cursor, SLICE_ROWS * space->hidden_stride * sizeof(float));
+    space->queries = carve(cursor, SLICE_ROWS * space->query_stride * sizeof(float));
+    space->keys = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
+    space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
+    space->cosines = carve(cursor, turned);
+    space->sines = carve(cursor, turned);
+    space->attention_input = carve_activations(cursor, m->hidden, 2); /* queries and keys decide what is seen */
+    space->mixed = carve_activations(cursor, m->heads * m->head_dim, 1);
+    space->mlp_input = carve_activations(cursor, m->hidden, 1);
+    space->inner = carve_activations(cursor, m->inner, 2); /* products of activations: single ones are huge */
+    const char *start = *cursor;
+    space->attention = carve_attention(cursor, m);
+    space->attention_bytes = *cursor - start;
+    *cursor += (threads - 1) * space->attention_bytes;
+}
+
+static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
+    struct attention_memory memory = space->attention;
+    const int64_t offset = thread * space->attention_bytes;
+    float **parts[] = {&memory.queries, &memory.sums,  &memory.weights,
+                       &memory.totals,  &memory.peaks, &memory.turned_keys};
+    for (int i = 0; i < 6; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
+    memory.lines = (int32_t *)((char *)memory.lines + offset);
+    return memory;
+}
+
+#endif
