@@ -95,7 +95,7 @@ class ServerOptions:
     endpoints: str | None = option(
         None,
         "fleet",
-        "engines of --backend remote: http://HOST:PORT, unix:PATH, or @FILE with one a line",
+        "http://HOST:PORT, unix:PATH, or @FILE with one a line",
         metavar="URL,URL",
     )
     endpoint_api_key: str | None = option(None, "fleet", "API key that the engines want")
