@@ -74,8 +74,8 @@ class OpeningChunk(ChatCompletionChunk):
         (choice.reasoning if self._starts_in_reasoning else choice.content).add("")
 
 
-class ReasoningChunk(ChatCompletionChunk):
-    """A piece of the reasoning."""
+class TextChunk(ChatCompletionChunk):
+    """A piece of text, with the log probabilities of its tokens if they were asked for."""
 
     __slots__ = ("_logprobs", "_text")
 
@@ -84,6 +84,12 @@ class ReasoningChunk(ChatCompletionChunk):
         self._frame = frame
         self._text = text
         self._logprobs = logprobs
+
+
+class ReasoningChunk(TextChunk):
+    """A piece of the reasoning."""
+
+    __slots__ = ()
 
     def _json(self) -> str:
         frame = self._frame
@@ -97,16 +103,10 @@ class ReasoningChunk(ChatCompletionChunk):
         response.choices[self._frame.index].reasoning.add(self._text, self._logprobs)
 
 
-class ContentChunk(ChatCompletionChunk):
+class ContentChunk(TextChunk):
     """A piece of the answer."""
 
-    __slots__ = ("_logprobs", "_text")
-
-    def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
-        self._consumed = False  # made for every token: no call of super().__init__
-        self._frame = frame
-        self._text = text
-        self._logprobs = logprobs
+    __slots__ = ()
 
     def _json(self) -> str:
         frame = self._frame
