@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.inspect import type_info
+from msgspec.inspect import Type, type_info
 
 from recipe.json_value import JsonValue
 from recipe.protocol.body import BodyDecoder
@@ -175,4 +176,10 @@ def _variant(value: JsonValue) -> str:
 def _convert(value: JsonValue, kind: type[_T]) -> _T:
     with suppress(msgspec.ValidationError):
         return msgspec.convert(value, kind, dec_hook=_read_union)
-    return msgspec.convert(first_spelling(value, type_info(kind)), kind, dec_hook=_read_union)
+    return msgspec.convert(first_spelling(value, _structure(kind)), kind, dec_hook=_read_union)
+
+
+@cache
+def _structure(kind: Any) -> Type:
+    """What a type is made of; finding that out takes a millisecond."""
+    return type_info(kind)
