@@ -176,7 +176,8 @@ def _variant(value: JsonValue) -> str:
 def _convert(value: JsonValue, kind: type[_T]) -> _T:
     with suppress(msgspec.ValidationError):
         return msgspec.convert(value, kind, dec_hook=_read_union)
-    return msgspec.convert(first_spelling(value, _structure(kind)), kind, dec_hook=_read_union)
+    structure = _structure(kind)  # type: ignore[arg-type]  # types are hashable
+    return msgspec.convert(first_spelling(value, structure), kind, dec_hook=_read_union)
 
 
 @cache
