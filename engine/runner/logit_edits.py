@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ import torch
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence
 from engine.core.sequence import Sequence
-
-_ALL_ALLOWED = -1  # an int32 word of the bitmask with all bits set
 
 
 class TokenCounts:
@@ -109,27 +106,15 @@ def mask_disallowed(logits: torch.Tensor, bitmask: Any) -> None:
 
     Rows of all ones are left alone, bits past V are not looked at. Raises `ValueError` for a mask of another shape.
     """
-    words = torch.as_tensor(bitmask)
+    words = np.ascontiguousarray(bitmask, np.int32)
     rows, vocab = logits.shape
     if words.shape != (rows, -(-vocab // 32)):
         raise ValueError(f"the bitmask must have shape {[rows, -(-vocab // 32)]}, not {list(words.shape)}")
-    (constrained,) = (words != _ALL_ALLOWED).any(dim=1).nonzero(as_tuple=True)
-    if not constrained.numel():
-        return
-    octets = words[constrained].to(logits.device, non_blocking=True).view(torch.uint8)  # [n, 4 * W]
-    addends = _octet_addends(logits.device).index_select(0, octets.flatten().int())  # [n * 4 * W, 8]
-    logits.index_add_(0, constrained.to(logits.device), addends.view(len(octets), -1)[:, :vocab])
-
-
-@cache
-def _octet_addends(device: torch.device) -> torch.Tensor:
-    """What to add to eight logits for each octet of a bitmask, `[256, 8]`: 0 where a bit is 1, else -inf.
-
-    Looking octets up is several times as fast on a CPU as telling bits apart.
-    """
-    octets = torch.arange(256, dtype=torch.uint8, device=device).unsqueeze(1)
-    bits = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=device)
-    return torch.zeros(256, 8, device=device).masked_fill_((octets & bits).eq(0), -torch.inf)
+    is_disallowed = np.unpackbits((~words).view(np.uint8), axis=1, count=vocab, bitorder="little").view(np.bool_)
+    if logits.device.type == "cpu":
+        np.copyto(logits.numpy(), -np.inf, where=is_disallowed)  # three times as fast as masked_fill_
+    else:
+        logits.masked_fill_(torch.from_numpy(is_disallowed).to(logits.device, non_blocking=True), -torch.inf)
 
 
 def _has_penalties(params: SamplingParams) -> bool:
