@@ -6,6 +6,8 @@ from the tokens it then learns one step late, while the device computes; on the 
 
     runs ahead   launch N+1 | read N, update, masks | sample N+1 | launch N+2 | ...
     otherwise    launch N | masks | sample N | read N, update | launch N+1 | ...
+
+A batch that the device has no memory for is launched again without its newest sequences, until it fits.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from engine.backend import EngineRequest, EngineStats, RequestRefusedError
 from engine.config import ConfigError, EngineConfig
 from engine.core.block_manager import BlockManager
 from engine.core.grammar import BitmaskFiller
-from engine.core.runner import Runner
+from engine.core.runner import OutOfMemoryError, Runner
 from engine.core.sampling_params import MAX_SEED
 from engine.core.scheduler import Scheduler
 from engine.core.scheduler_output import SchedulerOutput
@@ -100,11 +102,11 @@ class EngineCore:
         """Run one step and return what it gave each sequence."""
         started_at = time.monotonic()
         self.scheduler.expire(started_at)
-        batch = self.scheduler.schedule()
-        forward = self.runner.launch(batch) if batch.scheduled else None
+        batch, forward = self._launch(self.scheduler.schedule())
         outputs = self._take_in() if self.runner.runs_ahead else []
-        if forward is not None:
-            self._under_way = batch, self.runner.sample(forward, self._fill_bitmask(batch))
+        batch, pending = self._sample(batch, forward)
+        if pending is not None:
+            self._under_way = batch, pending
             self.scheduler.expect(batch)
         if not self.runner.runs_ahead:
             outputs = self._take_in()
@@ -137,6 +139,30 @@ class EngineCore:
         for sequence in [*self.scheduler.waiting, *self.scheduler.running]:
             self.scheduler.finish(sequence)
         self.runner.close()
+
+    def _launch(self, batch: SchedulerOutput) -> tuple[SchedulerOutput, Any | None]:
+        """Start the forward pass of as much of `batch` as memory allows; None when that is nothing."""
+        while batch.scheduled:
+            try:
+                return batch, self.runner.launch(batch)
+            except OutOfMemoryError as problem:
+                batch = self._shed(batch, problem)
+        return batch, None
+
+    def _sample(self, batch: SchedulerOutput, forward: Any | None) -> tuple[SchedulerOutput, Any | None]:
+        """Draw the tokens of `forward`, or of what is left of the batch where memory does not suffice."""
+        while forward is not None:
+            try:
+                return batch, self.runner.sample(forward, self._fill_bitmask(batch))
+            except OutOfMemoryError as problem:
+                batch = self._shed(batch, problem)
+            batch, forward = self._launch(batch)
+        return batch, None
+
+    def _shed(self, batch: SchedulerOutput, problem: OutOfMemoryError) -> SchedulerOutput:
+        kept = self.scheduler.shed(batch, str(problem))
+        logger.warning("out of memory with %d sequences, going on with %d", len(batch.scheduled), len(kept.scheduled))
+        return kept
 
     def _take_in(self) -> list[SequenceOutput]:
         """Read what is under way and update the sequences."""

@@ -9,6 +9,9 @@
 A runner that runs ahead gets the next step before this one is read: where a sequence's last token is `UNKNOWN_TOKEN`,
 it takes the one that it drew for that sequence in the step before. Sequences may have finished and lost their blocks
 between `launch` and `sample`; what is drawn for them nobody reads.
+
+`launch` and `sample` may raise `OutOfMemoryError`. The batch then counts as not launched, and a smaller one may follow
+at once: whatever of it was computed is computed again.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.core.scheduler_output import SchedulerOutput
+
+
+class OutOfMemoryError(Exception):
+    """The device has no memory for a batch, though for a smaller one it may; nothing of it is held any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Runner(Protocol):
     runs_ahead: bool  # whether a step may be launched before the one before it was read
 
     def launch(self, batch: SchedulerOutput) -> Any:
-        """Start the forward pass of `batch`; the handle lives until it was sampled."""
+        """Start the forward pass of `batch`; the handle lives until it was sampled. May raise `OutOfMemoryError`."""
         ...
 
     def sample(self, forward: Any, bitmask: Any | None) -> Any:
@@ -53,6 +60,7 @@ class Runner(Protocol):
 
         `bitmask` is int32 [sampling rows, ceil(vocab_size / 32)], bit 1 = allowed (rows without a
         constraint are all ones), or None when no row is constrained. It may be refilled after `read`.
+        May raise `OutOfMemoryError`; the batch has to be launched again then.
         """
         ...
 

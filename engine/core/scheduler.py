@@ -10,7 +10,9 @@ most, so a decode never waits for more than that. A prompt longer than the step 
 want prefill too: short ones do not queue behind all of a long one, and the long one moves on in every step.
 
 When blocks run out, the last running sequence in order gives up its own and waits for its turn again, with its tokens;
-the first one is never a victim, so something always finishes. Admission wants blocks for all tokens at once, and spare
+the first one is never a victim, so something always finishes. The same happens to the newer half of a batch that the
+device has no memory for; from then on so many seats are taken away, and given back one with each sequence that ends.
+Admission wants blocks for all tokens at once, and spare
 ones for the next `reserved_tokens` of every running sequence, so that it does not lead straight to preemption. The head
 of the waiting queue is never passed over.
 """
@@ -41,12 +43,13 @@ class Scheduler:
         self.num_preemptions = 0
         self._config = config
         self._blocks = blocks
+        self._num_seats = config.max_num_seqs  # sequences that may run: fewer after memory has run out
         self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
         self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self._outputs)
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_order)
@@ -58,6 +61,7 @@ class Scheduler:
         if sequence.is_finished:
             return
         queue = self.running if sequence.status is SequenceStatus.RUNNING else self.waiting
+        self._num_seats = min(self._num_seats + (queue is self.running), self._config.max_num_seqs)
         del queue[bisect_left(queue, sequence.order, key=_order)]
         self._blocks.release(sequence)
         self._timed.pop(sequence, None)
@@ -91,6 +95,23 @@ class Scheduler:
         if self.num_preemptions == num_preemptions:
             self._admit(prefills, budget)
         return SchedulerOutput(decodes + prefills)
+
+    def shed(self, batch: SchedulerOutput, reason: str) -> SchedulerOutput:
+        """What to compute of a batch that the device has no memory for: its older half; the others wait again.
+
+        The batch was not expected yet; those of it that have finished since are left out. A sequence that does not fit
+        alone ends with an error that gives the `reason`.
+        """
+        left = sorted((item for item in batch.scheduled if not item.sequence.is_finished), key=_order_of)
+        if len(left) == 1 == len(batch.scheduled):
+            self._drop(left.pop().sequence, EngineError(f"the device has no memory for the request: {reason}"))
+        elif len(left) == len(batch.scheduled):
+            for item in left[len(left) // 2 :]:
+                self._preempt(item.sequence, "the device ran out of memory")
+            del left[len(left) // 2 :]
+            self._num_seats = max(1, len(self.running))
+        kept = {item.sequence for item in left}
+        return SchedulerOutput([item for item in batch.scheduled if item.sequence in kept])
 
     def expect(self, batch: SchedulerOutput) -> None:
         """The batch is under way: count its tokens as computed, and those drawn from it as there, though unknown."""
@@ -133,7 +154,7 @@ class Scheduler:
         return min(wanted, budget)
 
     def _others_want_prefill(self, sequence: Sequence) -> bool:
-        if len(self.running) < self._config.max_num_seqs and any(other is not sequence for other in self.waiting[:2]):
+        if len(self.running) < self._num_seats and any(other is not sequence for other in self.waiting[:2]):
             return True
         return any(other.num_uncomputed_tokens > 1 and other is not sequence for other in self.running)
 
@@ -141,16 +162,16 @@ class Scheduler:
         """Get `sequence` the block its next token needs; false when it had to give up its own instead."""
         while not self._blocks.grow(sequence, sequence.num_tokens):
             victim = self.running[-1]
-            self._preempt(victim)
+            self._preempt(victim, "the KV cache ran out of blocks")
             if victim is sequence:
                 return False
         return True
 
-    def _preempt(self, victim: Sequence) -> None:
+    def _preempt(self, victim: Sequence, reason: str) -> None:
         self.num_preemptions += 1
         victim.num_preemptions += 1
         if self._config.stop_preempted_request:
-            self._drop(victim, EngineError("the request was stopped: the KV cache ran out of blocks"))
+            self._drop(victim, EngineError(f"the request was stopped: {reason}"))
             return
         self.running.remove(victim)
         self._blocks.release(victim)
@@ -160,7 +181,7 @@ class Scheduler:
     def _admit(self, prefills: list[ScheduledSequence], budget: int) -> None:
         """Move sequences from waiting to running while there is budget, a seat and blocks."""
         num_spare = sum(map(self._growth, self.running)) if self.waiting else 0
-        while self.waiting and budget > 0 and len(self.running) < self._config.max_num_seqs:
+        while self.waiting and budget > 0 and len(self.running) < self._num_seats:
             sequence = self.waiting[0]
             num_spare += self._growth(sequence)
             if not self._blocks.admit(sequence, num_spare):
@@ -214,6 +235,10 @@ class Scheduler:
 
     def _drop(self, sequence: Sequence, error: Exception) -> None:
         self._outputs.append(self._fail(sequence, error))
+
+
+def _order_of(item: ScheduledSequence) -> tuple[int, int]:
+    return item.sequence.order
 
 
 def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:

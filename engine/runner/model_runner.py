@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from engine.config import EngineConfig
-from engine.core.runner import SampledToken
+from engine.core.runner import OutOfMemoryError, SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
@@ -37,13 +37,14 @@ from engine.runner.warm_up import warm_up
 from engine.runner.weights.model_files import ModelFiles
 
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Forward:
-    """A forward pass under way: `logits` float32 `[R, V]`, one row for each of `items`."""
+    """A forward pass under way: `logits` float32 `[R, V]`, one row for each of `items`; None once they are used up."""
 
-    logits: torch.Tensor
+    logits: torch.Tensor | None
     items: list[ScheduledSequence]
 
 
@@ -148,13 +149,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, batch: SchedulerOutput) -> Forward:
-        """Start the forward pass of `batch`."""
-        return Forward(self._forward(batch), batch.sampling)
+        """Start the forward pass of `batch`. Raises `OutOfMemoryError`."""
+        return Forward(_within_memory(lambda: self._forward(batch)), batch.sampling)
 
     @torch.inference_mode()
     def sample(self, forward: Forward, bitmask: Any | None) -> PendingTokens:
-        """Draw a token for each sampling row; `bitmask` as in the protocol. Uses up the logits."""
-        pending = self._sampler.sample(forward.logits, forward.items, bitmask)
+        """Draw a token for each sampling row; `bitmask` as in the protocol. Raises `OutOfMemoryError`."""
+        logits, forward.logits = forward.logits, None
+        if logits is None:
+            raise ValueError("the logits of this forward pass are used up")
+        pending = _within_memory(lambda: self._sampler.sample(logits, forward.items, bitmask))
         if self.runs_ahead:
             self._feed.keep(pending.token_ids, forward.items)
         return to_host(pending)
@@ -206,6 +210,17 @@ def _plan(
         total=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else available,
         model_max_len=files.max_model_len,
     )
+
+
+def _within_memory(work: Callable[[], T]) -> T:
+    """What `work` gives; raises `OutOfMemoryError`, with what it had allocated given back, where memory runs out."""
+    try:
+        return work()
+    except torch.OutOfMemoryError as problem:
+        reason = (str(problem).splitlines() or ["the device is out of memory"])[0]
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # here, where no traceback holds the tensors any more
+    raise OutOfMemoryError(reason)
 
 
 def _seconds(started: float) -> str:

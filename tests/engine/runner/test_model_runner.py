@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.core.runner import Runner
+from engine.core.runner import OutOfMemoryError, Runner
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.device import available_memory, resolve_device, resolve_dtype
@@ -88,6 +90,26 @@ def test_a_closed_runner_computes_nothing_and_may_be_closed_again(files: ModelFi
     sequence.block_table = [0]
     with pytest.raises(RuntimeError, match="closed"):
         runner.launch(SchedulerOutput([ScheduledSequence(sequence, 0, 5, True)]))
+
+
+@pytest.mark.parametrize(("part", "method"), [("_model", "forward"), ("_sampler", "sample")])
+def test_without_memory_a_step_lets_go_of_all_that_it_had_allocated(
+    runner: ModelRunner, part: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def fail(*arguments: Any) -> None:
+        activations = torch.zeros(8)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nGPU 0 has ...")
+
+    monkeypatch.setattr(getattr(runner, part), method, fail)
+    sequence = Driver(runner).add(make_sequence(PROMPT))
+    sequence.block_table = [0]
+    batch = SchedulerOutput([ScheduledSequence(sequence, 0, 5, True)])
+    with pytest.raises(OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate 2.00 GiB$"):
+        runner.sample(runner.launch(batch), None)
+    assert [reference() for reference in held] == [None]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
