@@ -53,7 +53,7 @@ static void *zeroed(int64_t bytes) {
     return memory;
 }
 
-struct engine *engine_create(const struct model *model, int32_t num_threads, int32_t set) {
+struct engine *engine_create(const struct model *model, int32_t num_threads, const int32_t *cpus, int32_t set) {
     struct engine *engine = NULL;
     if (set >= 0 && set <= best_set() && SETS[set].step) engine = calloc(1, sizeof *engine);
     if (!engine) return NULL;
@@ -62,7 +62,7 @@ struct engine *engine_create(const struct model *model, int32_t num_threads, int
     engine->model = *model;
     engine->model.layers = layers;
     engine->step = SETS[set].step;
-    engine->pool = pool_create(num_threads, model->num_layers * PHASES_A_LAYER + PHASES_BESIDE);
+    engine->pool = pool_create(num_threads, model->num_layers * PHASES_A_LAYER + PHASES_BESIDE, cpus);
     engine->memory = zeroed(SETS[set].bytes(model, num_threads));
     if (!layers || !engine->pool || !engine->memory) {
         engine_destroy(engine);

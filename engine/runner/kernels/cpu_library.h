@@ -10,9 +10,9 @@ enum { SET_PLAIN, SET_AVX2, SET_AVX512, SET_AVX512BF16, NUM_SETS };
 /* The best instruction set that this machine has and the library was built for, -1 for none. */
 int32_t best_set(void);
 
-/* An engine for `model`, whose tensors must outlive it; NULL when memory or threads are lacking, or for a set that this
- * machine does not have. */
-struct engine *engine_create(const struct model *model, int32_t num_threads, int32_t set);
+/* An engine for `model`, whose tensors must outlive it; `cpus` as for `pool_create`. NULL when memory or threads are
+ * lacking, when they cannot be pinned, or for a set that this machine does not have. */
+struct engine *engine_create(const struct model *model, int32_t num_threads, const int32_t *cpus, int32_t set);
 void engine_destroy(struct engine *engine);
 
 /* Compute a batch: its keys and values go to the KV cache, logits where the batch says. One call at a time. */

@@ -77,7 +77,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     for name, result, arguments in (
         ("best_set", c_int32, []),
-        ("engine_create", c_void_p, [POINTER(Model), c_int32, c_int32]),
+        ("engine_create", c_void_p, [POINTER(Model), c_int32, POINTER(c_int32), c_int32]),
         ("engine_destroy", None, [c_void_p]),
         ("engine_step", None, [c_void_p, POINTER(Batch)]),
         ("engine_times", None, [c_void_p, POINTER(c_int64)]),

@@ -46,7 +46,8 @@ _NORMS = {
 class CompiledLlama:
     """A model on the CPU library. `weight_bytes` is known at once; `load` reads the weights, `bind` ties it to a cache.
 
-    `instruction_set` is one of those the library was built for, the best of them by default.
+    `instruction_set` is one of those the library was built for, the best of them by default. With `cpus`, one for each
+    of `threads`, the library's threads stay on theirs; the first is for the caller, who pins himself.
     """
 
     def __init__(
@@ -56,13 +57,14 @@ class CompiledLlama:
         tensors: Tensors,
         *,
         threads: int,
+        cpus: list[int] | None = None,
         instruction_set: str | None = None,
     ) -> None:
         self.config = architecture_of(config).read(config)
         self.vocab_size, self.group, self.windows = self.config.vocab_size, self.config.group, self.config.windows[:1]
         self.kv_shape = self.config.kv_shape(torch.bfloat16)
         self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
-        self._library, self._threads = library, threads
+        self._library, self._threads, self._cpus = library, threads, cpus
         checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
         self._scale = self.config.head_dim**-0.5 * rope_magnitude(config) ** 2  # queries and keys both grow
         self._frequencies = model_frequencies(config, self.config, checkpoint).contiguous()
@@ -108,7 +110,8 @@ class CompiledLlama:
             layers=layers,
         )
         set_id = INSTRUCTION_SETS.index(self.instruction_set)
-        self._engine = self._library.engine_create(ctypes.byref(model), self._threads, set_id)
+        cpus = None if self._cpus is None else (ctypes.c_int32 * self._threads)(*self._cpus)
+        self._engine = self._library.engine_create(ctypes.byref(model), self._threads, cpus, set_id)
         if self._engine is None:
             raise ModelLoadError("there is no memory for the CPU kernels, or not enough threads: lower --threads")
         weakref.finalize(self, self._library.engine_destroy, self._engine)

@@ -1,4 +1,5 @@
 /* See cpu_pool.h. */
+#define _GNU_SOURCE /* for the affinity of threads */
 #include "cpu_pool.h"
 
 #include <pthread.h>
@@ -119,26 +120,45 @@ void pool_run(struct pool *pool, job_function job, void *context) {
 
 int32_t pool_size(const struct pool *pool) { return pool->num_threads; }
 
-static int start_thread(struct pool *pool, int32_t thread) {
-    struct start *start = malloc(sizeof *start);
-    if (!start) return 1;
-    *start = (struct start){pool, thread};
-    if (!pthread_create(&pool->threads[thread], NULL, work, start)) return 0;
-    free(start);
-    return 1;
+/* Whether `thread` now runs on `cpu` alone. */
+static int pin_thread(pthread_t thread, int32_t cpu) {
+#if defined(__linux__)
+    cpu_set_t *set = CPU_ALLOC(cpu + 1);
+    if (!set) return 0;
+    const size_t size = CPU_ALLOC_SIZE(cpu + 1);
+    CPU_ZERO_S(size, set);
+    CPU_SET_S(cpu, size, set);
+    const int pinned = !pthread_setaffinity_np(thread, size, set);
+    CPU_FREE(set);
+    return pinned;
+#else
+    (void)thread, (void)cpu;
+    return 0;
+#endif
 }
 
-/* Start the workers; with too few of them, as many as there are stay to be joined. */
-static int start_threads(struct pool *pool) {
-    for (int32_t thread = 1; thread < pool->num_threads; thread++)
-        if (start_thread(pool, thread)) {
-            pool->num_threads = thread;
-            return 1;
-        }
+static int start_thread(struct pool *pool, int32_t thread) {
+    struct start *start = malloc(sizeof *start);
+    if (!start) return 0;
+    *start = (struct start){pool, thread};
+    if (!pthread_create(&pool->threads[thread], NULL, work, start)) return 1;
+    free(start);
     return 0;
 }
 
-struct pool *pool_create(int32_t num_threads, int32_t num_phases) {
+/* Start the workers, and pin them; when that fails, those that were started stay to be joined. */
+static int start_threads(struct pool *pool, const int32_t *cpus) {
+    const int32_t wanted = pool->num_threads;
+    for (pool->num_threads = 1; pool->num_threads < wanted;) {
+        const int32_t thread = pool->num_threads;
+        if (!start_thread(pool, thread)) return 0;
+        pool->num_threads++;
+        if (cpus && !pin_thread(pool->threads[thread], cpus[thread])) return 0;
+    }
+    return 1;
+}
+
+struct pool *pool_create(int32_t num_threads, int32_t num_phases, const int32_t *cpus) {
     struct pool *pool = aligned_alloc(64, sizeof *pool);
     if (!pool) return NULL;
     *pool = (struct pool){
@@ -149,9 +169,10 @@ struct pool *pool_create(int32_t num_threads, int32_t num_phases) {
     };
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
-    if (!pool->threads || !pool->phases) pool->num_threads = 1;
-    else renumber_phases(pool);
-    if (pool->num_threads == num_threads && !start_threads(pool)) return pool;
+    if (pool->threads && pool->phases) {
+        renumber_phases(pool);
+        if (start_threads(pool, cpus)) return pool;
+    } else pool->num_threads = 1; /* there is nobody to join */
     pool_destroy(pool);
     return NULL;
 }

@@ -14,8 +14,10 @@
 struct pool;
 typedef void (*job_function)(void *context, int32_t thread, uint32_t number);
 
-/* For jobs of up to `num_phases` phases; NULL without memory or threads. */
-struct pool *pool_create(int32_t num_threads, int32_t num_phases);
+/* For jobs of up to `num_phases` phases. With `cpus`, thread i stays on CPU cpus[i]; thread 0 is the caller's, and is for
+ * the caller to pin. NULL without memory or threads, or where threads cannot be pinned.
+ */
+struct pool *pool_create(int32_t num_threads, int32_t num_phases, const int32_t *cpus);
 void pool_destroy(struct pool *pool);
 int32_t pool_size(const struct pool *pool);
 

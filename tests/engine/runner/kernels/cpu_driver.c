@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     const struct matrix embedding = random_matrix(Q8_0, VOCABULARY, HIDDEN, 0);
     const struct model model = {LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, BLOCK, 1e-5f, 0.125f,
                                 frequencies, norm, embedding, embedding, layers};
-    struct engine *engine = engine_create(&model, threads, SET_ID);
+    struct engine *engine = engine_create(&model, threads, NULL, SET_ID);
     if (!engine) return 3;
     float together[4 * VOCABULARY], alone[VOCABULARY];
     int different = 0;
