@@ -2,10 +2,11 @@
 
 A step is schedule, launch, fill the grammar masks while the forward runs, sample, read, update. A runner that runs
 ahead has the next step launched before this one is read: its inputs are on the device already. What the host learns
-from the tokens it then learns one step late, while the device computes; on the CPU there is nothing to overlap.
+from the tokens it then learns one step late, while the device computes. On the CPU `launch` is the forward pass, and
+a thread fills the masks beside it.
 
     runs ahead   launch N+1 | read N, update, masks | sample N+1 | launch N+2 | ...
-    otherwise    launch N | masks | sample N | read N, update | launch N+1 | ...
+    otherwise    launch N, masks | sample N | read N, update | launch N+1, masks | ...
 
 A batch that the device has no memory for is launched again without its newest sequences, until it fits.
 """
@@ -29,6 +30,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.scheduler_output import SchedulerOutput
 from engine.core.sequence import Sequence
 from engine.core.sequence_output import SequenceOutput
+from engine.core.step_masks import StepMasks
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class EngineCore:
         self.scheduler = Scheduler(config, self.blocks)
         self.max_model_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._bitmask_filler = bitmask_filler
+        self._masks = StepMasks(bitmask_filler)
         self._base_seed = config.seed
         self._under_way: tuple[SchedulerOutput, Any] | None = None  # a batch that was sampled and not read
         self._arrivals = count()
@@ -138,11 +140,14 @@ class EngineCore:
         """Drop every sequence and release the runner's memory. Idempotent."""
         for sequence in [*self.scheduler.waiting, *self.scheduler.running]:
             self.scheduler.finish(sequence)
+        self._masks.close()
         self.runner.close()
 
     def _launch(self, batch: SchedulerOutput) -> tuple[SchedulerOutput, Any | None]:
         """Start the forward pass of as much of `batch` as memory allows; None when that is nothing."""
         while batch.scheduled:
+            if not self.runner.runs_ahead:
+                self._masks.begin(batch)
             try:
                 return batch, self.runner.launch(batch)
             except OutOfMemoryError as problem:
@@ -153,7 +158,7 @@ class EngineCore:
         """Draw the tokens of `forward`, or of what is left of the batch where memory does not suffice."""
         while forward is not None:
             try:
-                return batch, self.runner.sample(forward, self._fill_bitmask(batch))
+                return batch, self.runner.sample(forward, self._masks.of(batch))
             except OutOfMemoryError as problem:
                 batch = self._shed(batch, problem)
             batch, forward = self._launch(batch)
@@ -171,13 +176,6 @@ class EngineCore:
         (batch, pending), self._under_way = self._under_way, None
         return self.scheduler.update(batch, self.runner.read(pending))
 
-    def _fill_bitmask(self, batch: SchedulerOutput) -> Any | None:
-        """Masks of the sampling rows, or None when no row is constrained."""
-        matchers = [item.sequence.matcher for item in batch.scheduled if item.samples]
-        if self._bitmask_filler is None or not any(matcher is not None for matcher in matchers):
-            return None
-        return self._bitmask_filler.fill(matchers)
-
     def _check_request(self, request: EngineRequest) -> None:
         prompt, vocab_size = request.prompt_token_ids, self.runner.vocab_size
         if not prompt:
@@ -192,7 +190,7 @@ class EngineCore:
                 raise RequestRefusedError(f"{name} must hold token IDs in [0, {vocab_size}). Given: {token_id}")
         if request.images:
             raise RequestRefusedError("this model does not take images")
-        if request.constraint is not None and self._bitmask_filler is None:
+        if request.constraint is not None and not self._masks.are_made:
             raise RequestRefusedError("this engine was started without constrained decoding")
 
     def _resolve_seed(self, seed: int | None, arrival: int) -> int:

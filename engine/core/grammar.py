@@ -2,7 +2,7 @@
 
     compiled = request.constraint.payload          # a CompiledGrammar, shared between requests
     sequence.matcher = compiled.new_matcher()      # this sequence's own place in it
-    mask = filler.fill(matchers)                   # while the forward runs; a None is a row without a constraint
+    mask = filler.fill(matchers)                   # while the forward runs; a None is a row that needs no mask
     matcher.accept_token(token_id)                 # after the draw
 
 A matcher follows the tokens that the sequence keeps. Preemption keeps them all, so it needs no rollback; `rollback` is
@@ -20,6 +20,10 @@ class GrammarMatcher(Protocol):
 
     def accept_token(self, token_id: int) -> bool:
         """Advance over `token_id`; false, and nothing changes, when the grammar does not allow it."""
+        ...
+
+    def allows_everything(self) -> bool:
+        """Whether any token may come next, so that no mask is needed."""
         ...
 
     def fill_bitmask(self, row: Any) -> None:
@@ -47,7 +51,7 @@ class BitmaskFiller(Protocol):
     """Allocates and fills the bitmasks of a step, off the GIL where it can."""
 
     def fill(self, matchers: Sequence[GrammarMatcher | None]) -> Any:
-        """int32 [len(matchers), ceil(vocab_size / 32)]; rows without a matcher are all ones.
+        """int32 [len(matchers), ceil(vocab_size / 32)]; rows without a matcher are all ones. In one thread at a time.
 
         Valid until the second next call: the buffers take turns, so that one may still be copied from.
         """

@@ -52,6 +52,10 @@ class Matcher:
         self._accepted.append(token_id)
         return True
 
+    def allows_everything(self) -> bool:
+        """Whether any token may come next: free output that may also end."""
+        return self.bound is None and self._may_end()
+
     def fill_bitmask(self, row: Any) -> None:
         """Write the mask of the next token into `row`: int32 [ceil(vocab_size / 32)]."""
         if self.bound is None:

@@ -247,6 +247,9 @@ class FakeMatcher:
             raise answer
         return answer
 
+    def allows_everything(self) -> bool:
+        return False
+
     def fill_bitmask(self, row: Any) -> None: ...
 
     def rollback(self, num_tokens: int) -> None: ...
@@ -271,9 +274,9 @@ class FakeFiller:
         return [matcher is not None for matcher in matchers]
 
 
-def constrained_core(runner: FakeRunner) -> EngineCore:
-    config = EngineConfig(max_num_seqs=8, max_num_batched_tokens=32)
-    return EngineCore(runner, config, (EOS,), FakeFiller())
+def constrained_core(runner: FakeRunner, filler: FakeFiller | None = None, **settings: Any) -> EngineCore:
+    config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 32} | settings)
+    return EngineCore(runner, config, (EOS,), filler or FakeFiller())
 
 
 def test_masks_are_made_for_sampling_rows_only_and_only_when_one_is_constrained() -> None:

@@ -11,7 +11,7 @@ from engine.core.engine_core import EngineCore
 from engine.core.scheduler_output import SchedulerOutput
 from engine.core.sequence import UNKNOWN_TOKEN
 from recipe.stream.inference import InferenceFinishReason
-from tests.engine.core.test_engine_core import FakeGrammar, constrained_core, run, stop_prompt
+from tests.engine.core.test_engine_core import FakeFiller, FakeGrammar, constrained_core, run, stop_prompt
 from tests.engine.fake_runner import AheadRunner, FakeRunner, make_core, make_request
 
 
@@ -67,14 +67,13 @@ def test_what_is_drawn_behind_a_stop_token_is_dropped() -> None:
 
 def test_masks_are_filled_after_the_matchers_have_followed_the_last_tokens() -> None:
     followed: list[int] = []
-    core = constrained_core(AheadRunner())
-    filler: Any = core._bitmask_filler
 
-    def fill(matchers: Any) -> Any:
-        followed.append(len(matchers[0].answers) if matchers[0] else -1)
-        return filler.fill(matchers)
+    class Filler(FakeFiller):
+        def fill(self, matchers: Any) -> Any:
+            followed.append(len(matchers[0].answers) if matchers[0] else -1)
+            return super().fill(matchers)
 
-    core._bitmask_filler = type("Filler", (), {"fill": staticmethod(fill)})()
+    core = constrained_core(AheadRunner(), Filler())
     run(core, [endless("bound", max_tokens=4, constraint=ConstraintHandle(FakeGrammar([True] * 4)))])
     assert followed == [4, 3, 2, 1]
 
