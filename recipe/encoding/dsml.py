@@ -4,16 +4,21 @@
 <D invoke name="f">  names differently, and disagree on a call without parameters; a `Dialect` holds
 <D parameter name="k" string="true">v</D parameter>                                     what differs.
 </D invoke>
-</D calls>
+</D calls>             Calls come again with every turn of their conversation, so short ones are remembered.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from recipe.encoding.pyjson import python_json, short_exponent_json
 from recipe.json_value import JsonValue, parse_json
 from recipe.prompt import Prompt
 from recipe.tool import ToolCall
+
+_REMEMBERED_CALLS = 2048
+_REMEMBERED_CHARS = 1024
+"""Calls with longer arguments are written anew whenever they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ V41_DIALECT = Dialect(" calls", " invoke", " parameter", python_json, end_each_l
 class Dsml:
     """Writes tool calls into a prompt, in one dialect and with one spelling of the token."""
 
-    __slots__ = ("_close", "_dialect", "_invoke_end", "_open", "_parameter_end", "_token")
+    __slots__ = ("_close", "_dialect", "_invoke_end", "_open", "_parameter_end", "_remembered", "_token")
 
     def __init__(self, dialect: Dialect, token: str) -> None:
         self._dialect = dialect
@@ -48,6 +53,7 @@ class Dsml:
         self._close = f"{dialect.calls}>"
         self._invoke_end = f"{dialect.invoke}>\n"
         self._parameter_end = f"{dialect.parameter}>\n"
+        self._remembered = lru_cache(_REMEMBERED_CALLS)(self._inside)
 
     def constant_texts(self) -> set[str]:
         """The ordinary stretches between the tokens of a block that are the same for all calls."""
@@ -63,20 +69,21 @@ class Dsml:
         texts = ["\n\n<"]
         rest = self._open
         for call in calls:
-            rest = self._add_call(texts, rest, call)
+            is_short = len(call.arguments) <= _REMEMBERED_CHARS
+            texts += (f"{rest}<", *(self._remembered if is_short else self._inside)(call.name, call.arguments))
+            rest = self._invoke_end
         prompt.push_between(self._token, [*texts, f"{rest}</", self._close])
 
-    def _add_call(self, texts: list[str], rest: str, call: ToolCall) -> str:
-        """Add the texts between the tokens of one call, the first after `rest`; return what follows its last token."""
+    def _inside(self, name: str, arguments: str) -> tuple[str, ...]:
+        """The texts between the first token of one call and its last."""
         dialect = self._dialect
-        parameters = _parameters(call.arguments)
-        texts.append(f"{rest}<")
-        rest = f'{dialect.invoke} name="{call.name}">\n'
-        for name, value in parameters.items():
-            texts += (f"{rest}<", self._parameter(name, value))
+        parameters = _parameters(arguments)
+        texts: list[str] = []
+        rest = f'{dialect.invoke} name="{name}">\n'
+        for key, value in parameters.items():
+            texts += (f"{rest}<", self._parameter(key, value))
             rest = self._parameter_end
-        texts.append(f"{rest}</" if parameters or dialect.end_each_line else f"{rest}\n</")
-        return self._invoke_end
+        return (*texts, f"{rest}</" if parameters or dialect.end_each_line else f"{rest}\n</")
 
     def _parameter(self, name: str, value: JsonValue) -> str:
         if isinstance(value, str):

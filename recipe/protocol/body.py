@@ -1,9 +1,9 @@
 """Request bodies: bytes, text or a Python dict, decoded into the typed schema of a protocol.
 
 Bytes and text take the fast road: one typed msgspec pass. What that pass does not see of strict JSON is looked for with
-a few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold); only a body that shows one
-of them, or that fails, is parsed again, generically, for an exact value or an exact reason. Errors name the path of the
-field.
+a few C-speed scans (encoding, nesting depth, numbers that integers or doubles cannot hold), not again in a beginning
+that has passed before; only a body that shows one of them, or that fails, is parsed again, generically, for an exact
+value or an exact reason. Errors name the path of the field.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from msgspec.inspect import Type, type_info
 
 from recipe.json_value import json_value
+from recipe.protocol.known_beginning import KnownBeginnings
 from recipe.protocol.spelling import first_spelling
 
 RequestBody: TypeAlias = bytes | str | dict[str, Any]
@@ -33,6 +34,9 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _MINUS_ZERO = re.compile(rb"-0(?<=[:\[,\s]-0)(?![.\deE])")
 _LONG_NUMBER = b"0" * 19
 _LONG_EXPONENT = re.compile(rb"0e\+?0000*[\s,\]}]")
+
+_known = KnownBeginnings()
+"""What has been found plain."""
 
 
 class BodyDecoder(Generic[T]):
@@ -100,11 +104,15 @@ def strict_json(text: bytes) -> Any:
 
 def depth(text: bytes) -> int:
     """How deep the arrays and objects of a valid JSON text nest."""
-    return _depth(_without_strings(text))
+    return _depth(_brackets(_without_strings(text)))
 
 
-def _depth(bare: bytes) -> int:
-    brackets = bare.translate(_BRACKETS, _NO_BRACKETS)
+def _brackets(bare: bytes) -> bytes:
+    """The brackets of both kinds, as square ones."""
+    return bare.translate(_BRACKETS, _NO_BRACKETS)
+
+
+def _depth(brackets: bytes) -> int:
     levels = 0
     while b"[]" in brackets:  # each pass takes off the innermost level
         brackets = brackets.replace(b"[]", b"")
@@ -127,8 +135,18 @@ def _is_plain(text: bytes) -> bool:
             text.decode()
         except UnicodeDecodeError:
             return False
-    bare = _without_strings(text)
-    if bare.count(b"{") + bare.count(b"[") > MAX_DEPTH and _depth(bare) > MAX_DEPTH:
+    if not _is_exact(text[_known.length(text) :]):
+        return False
+    _known.add(text)
+    return True
+
+
+def _is_exact(rest: bytes) -> bool:
+    """Whether the rest of a JSON text, from outside of strings to its end, has no number or depth of these kinds."""
+    bare = _without_strings(rest)
+    brackets = _brackets(bare)
+    closed = brackets.count(b"]")
+    if closed > MAX_DEPTH and _depth(b"[" * (2 * closed - len(brackets)) + brackets) > MAX_DEPTH:
         return False
     if b"-0" in bare and _MINUS_ZERO.search(bare):
         return False
