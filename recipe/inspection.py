@@ -1,15 +1,19 @@
 """Looking at prompts: what a request becomes before a model sees it, token by token, and tokens back to text.
 
 A body is a text (`prompt`) or a request of one of the three protocols. Which one is told by `protocol`, else by what it
-holds: `input` is Responses, `messages` Chat Completions.
+holds: `input` is Responses, `messages` Chat Completions. How many tokens its images are is not known here: whoever asks
+counts them, and asks again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from recipe.conversation import ImageSource
 from recipe.errors import ConversionError
 from recipe.prepare import Preparer, RejectedRequest, worker_preparer
 from recipe.prepare_completion import plain_prompt, text_of
@@ -29,7 +33,10 @@ class Piece(msgspec.Struct):
 
 
 class InspectedPrompt(msgspec.Struct):
-    """A prompt with its tokens. `special_ranges` are half-open ranges of code points in `prompt`."""
+    """A prompt with its tokens, of which one stands for each image; `count` has images at their real size.
+
+    `special_ranges` are half-open ranges of code points in `prompt`.
+    """
 
     count: int
     max_model_len: int
@@ -40,6 +47,13 @@ class InspectedPrompt(msgspec.Struct):
     pieces: list[Piece]
 
 
+@dataclass(slots=True)
+class UncountedImages:
+    """The images of a prompt, to be counted before it can be shown."""
+
+    image_sources: Sequence[ImageSource]
+
+
 class DetokenizedText(msgspec.Struct):
     """The text of tokens, whole and token by token."""
 
@@ -47,9 +61,12 @@ class DetokenizedText(msgspec.Struct):
     pieces: list[Piece]
 
 
-def tokenize(body: bytes, protocol: str | None, model: str) -> bytes | RejectedRequest:
+def tokenize(
+    body: bytes, protocol: str | None, model: str, image_tokens: int | None = None
+) -> bytes | UncountedImages | RejectedRequest:
     """`inspect_prompt` as JSON, which is written here and not by whoever waits for it."""
-    return _as_json(inspect_prompt(body, protocol, model))
+    inspected = inspect_prompt(body, protocol, model, image_tokens)
+    return inspected if isinstance(inspected, UncountedImages) else _as_json(inspected)
 
 
 def detokenize(body: bytes) -> bytes | RejectedRequest:
@@ -57,12 +74,19 @@ def detokenize(body: bytes) -> bytes | RejectedRequest:
     return _as_json(text_of_tokens(body))
 
 
-def inspect_prompt(body: bytes, protocol: str | None, model: str) -> InspectedPrompt | RejectedRequest:
-    """What `body` becomes. `protocol` and `model` hold where the body does not say."""
+def inspect_prompt(
+    body: bytes, protocol: str | None, model: str, image_tokens: int | None = None
+) -> InspectedPrompt | UncountedImages | RejectedRequest:
+    """What `body` becomes. `protocol` and `model` hold where the body does not say.
+
+    `image_tokens` is what its images come to beyond one token for each; None is not known yet.
+    """
     preparer = worker_preparer()
     try:
         fields = _fields(body)
-        prompt = _prompt(preparer, fields, protocol, model)
+        prompt, image_sources = _prompt(preparer, fields, protocol, model)
+        if image_sources and image_tokens is None:
+            return UncountedImages(image_sources)
         token_ids = preparer.tokenizer.prompt_tokenizer.encode(prompt)
     except ConversionError as error:
         return RejectedRequest(error.status_code, str(error))
@@ -70,7 +94,7 @@ def inspect_prompt(body: bytes, protocol: str | None, model: str) -> InspectedPr
         return RejectedRequest(400, str(error))
     pieces = _pieces(preparer, token_ids)
     return InspectedPrompt(
-        count=len(token_ids),
+        count=len(token_ids) + (image_tokens or 0),
         max_model_len=preparer.config.context_limit,
         tokens=token_ids,
         token_strs=[piece.text for piece in pieces] if fields.get("return_token_strs") is True else None,
@@ -104,10 +128,12 @@ def _fields(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _prompt(preparer: Preparer, fields: dict[str, Any], protocol: str | None, model: str) -> Prompt:
+def _prompt(
+    preparer: Preparer, fields: dict[str, Any], protocol: str | None, model: str
+) -> tuple[Prompt, list[ImageSource]]:
     text = fields.get("prompt")
     if isinstance(text, str):
-        return plain_prompt(preparer, text, adds_bos=fields.get("add_special_tokens") is not False)
+        return plain_prompt(preparer, text, adds_bos=fields.get("add_special_tokens") is not False), []
     named = fields.pop("protocol", None) or protocol or ("responses" if "input" in fields else "chat_completions")
     if named not in PROTOCOLS:
         raise ConversionError(f"Invalid protocol value, it must be one of {', '.join(PROTOCOLS)}")
@@ -117,8 +143,8 @@ def _prompt(preparer: Preparer, fields: dict[str, Any], protocol: str | None, mo
     if named == "messages":
         fields.setdefault("max_tokens", 1)  # which it demands, and which says nothing about the prompt
     fields.pop("add_special_tokens", None)  # a conversation has those of its template
-    conversation = preparer.conversation(named, fields)
-    return preparer.encoding.render_conversation(conversation).parts
+    rendered = preparer.encoding.render_conversation(preparer.conversation(named, fields))
+    return rendered.parts, rendered.image_sources
 
 
 def _pieces(preparer: Preparer, token_ids: list[int]) -> list[Piece]:

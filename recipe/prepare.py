@@ -111,6 +111,14 @@ class PreparedRequest:
 
 
 @dataclass(slots=True)
+class CountedPrompt:
+    """How many tokens a prompt holds that is not run, with one for each of its images."""
+
+    num_tokens: int
+    image_sources: Sequence[ImageSource] = ()
+
+
+@dataclass(slots=True)
 class RejectedRequest:
     """The client's mistake: an HTTP status of 4xx and what to change."""
 
@@ -182,11 +190,12 @@ class Preparer:
             return ()
         return self.encoding.render_conversation(conversation).image_sources
 
-    def count_tokens(self, protocol: str, body: bytes) -> int | RejectedRequest:
+    def count_tokens(self, protocol: str, body: bytes) -> CountedPrompt | RejectedRequest:
         """How many tokens the prompt of a request holds; the context may be too small for it."""
         try:
-            converted = self._request(protocol, body).convert(self.config.options)
-            return len(self.encoding.encode_packed(converted.conversation)) // TOKEN_ID_BYTES
+            conversation = self._request(protocol, body).convert(self.config.options).conversation
+            num_tokens = len(self.encoding.encode_packed(conversation)) // TOKEN_ID_BYTES
+            return CountedPrompt(num_tokens, self._image_sources(conversation))
         except ConversionError as error:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
@@ -320,7 +329,7 @@ def prepare(protocol: str, body: bytes, response_id: str) -> PreparedRequest | R
     return worker_preparer().prepare(protocol, body, response_id)
 
 
-def count_tokens(protocol: str, body: bytes) -> int | RejectedRequest:
+def count_tokens(protocol: str, body: bytes) -> CountedPrompt | RejectedRequest:
     """The prompt tokens of a request that is not run."""
     return worker_preparer().count_tokens(protocol, body)
 

@@ -5,8 +5,8 @@
 
 Prints microseconds for both and the ratio (reference / ours: above 1 means ours is faster). Each figure is the best of
 several rounds that take turns, so that a noisy machine hurts both alike. Pin it to one core (`taskset -c 1`). Ours has
-no token cache here, but for the constant pieces; what the cache gains is in bench_token_cache.py. Schemas and calls that
-come again are remembered here as always.
+no token cache here, but for the constant pieces; what the cache gains is in bench_token_cache.py. Schemas and calls
+that come again are remembered as always.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.entrypoints.errors import ApiError
+from engine.entrypoints.lifeline import Clock, Lifeline, Phase
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.preparation import PreparationPool
+from recipe.conversation import ImageSource
 from recipe.errors import ConversionError
 from recipe.image import (
     CalcResizeError,
@@ -54,19 +56,31 @@ class ImageStage:
 
     async def resolve(self, prepared: PreparedRequest) -> ResolvedImages:
         """Fetch, decode and count the images of `prepared`; an `ApiError` names the place of the one that fails."""
+        images, image_tokens = await self._load(prepared.image_sources)
+        prompt_tokens = len(prepared.token_ids) // TOKEN_ID_BYTES + image_tokens
+        return ResolvedImages(images, self._max_tokens(prepared.max_tokens, prompt_tokens))
+
+    async def count(self, sources: Sequence[ImageSource], clock: Clock) -> int:
+        """How many tokens the images of a prompt that is not run occupy, beyond the one that stands for each.
+
+        Takes as long, and fails with the same errors, as when it is run.
+        """
+        if not sources:
+            return 0
+        with Lifeline(clock) as lifeline:
+            lifeline.enter(Phase.IMAGES)
+            _, image_tokens = await self._load(sources)
+            return image_tokens
+
+    async def _load(self, sources: Sequence[ImageSource]) -> tuple[Sequence[ImageInfo], int]:
+        """The images, and the tokens they occupy beyond their placeholders."""
         try:
             data = await resolve_images(
-                prepared.image_sources,
-                ImageQuota(),
-                fetcher=self._fetcher,
-                policy=self._policy,
-                run_in_worker=self._pool.run,
+                sources, ImageQuota(), fetcher=self._fetcher, policy=self._policy, run_in_worker=self._pool.run
             )
-            adjustment = data.image_token_adjustment()
+            return data.images, data.image_token_adjustment()
         except (ImageError, CalcResizeError) as error:
             raise ApiError(image_error_status(error), str(error), code="image_error") from None
-        prompt_tokens = len(prepared.token_ids) // TOKEN_ID_BYTES + adjustment
-        return ResolvedImages(data.images, self._max_tokens(prepared.max_tokens, prompt_tokens))
 
     def _max_tokens(self, wanted: int | MaxTokens, prompt_tokens: int) -> int:
         if isinstance(wanted, int):

@@ -78,11 +78,11 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
     created = int(time.time())
     models = ModelRoutes([ServedModel(name, created, served.max_model_len) for name in served.names])
     operation = OperationRoutes(served.backend, desk.admission)
-    generation, completions, tokens = _generating_handlers(options, served, desk, max_body_bytes)
-    counting = CountRoutes(served.pool, max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s)
-    prompts = PromptRoutes(
-        served.pool, served.names[0], max_body_bytes=max_body_bytes, body_timeout_s=options.body_timeout_s
-    )
+    images = ImageStage(image_policy(options), served.pool, served.max_model_len)
+    generation, completions, tokens = _generating_handlers(options, served, desk, images, max_body_bytes)
+    looking = (served.pool, images, desk.clock)
+    limits: dict[str, Any] = {"max_body_bytes": max_body_bytes, "body_timeout_s": options.body_timeout_s}
+    counting, prompts = CountRoutes(*looking, **limits), PromptRoutes(*looking, served.names[0], **limits)
     page = {("GET", "/"): Route(PageRoute().show, is_public=True)} if options.page else {}
     return page | {
         ("GET", "/health"): Route(operation.health, is_public=True),
@@ -104,7 +104,7 @@ def _routes(options: ServerOptions, served: Served, desk: Desk, max_body_bytes: 
 
 
 def _generating_handlers(
-    options: ServerOptions, served: Served, desk: Desk, max_body_bytes: int
+    options: ServerOptions, served: Served, desk: Desk, images: ImageStage, max_body_bytes: int
 ) -> tuple[GenerationHandler, CompletionHandler, TokenHandler]:
     shared: dict[str, Any] = {
         "backend": served.backend,
@@ -116,7 +116,7 @@ def _generating_handlers(
         "max_body_bytes": max_body_bytes,
         "default_seed": options.seed,
         "isolates_keys": options.prefix_cache_per_key,
-        "images": ImageStage(image_policy(options), served.pool, served.max_model_len),
+        "images": images,
     }
     return GenerationHandler(**shared), CompletionHandler(**shared), TokenHandler(names=served.names, **shared)
 

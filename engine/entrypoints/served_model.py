@@ -33,8 +33,9 @@ _ANY_NAME = "*"
 
 
 def served_names(options: ServerOptions, files: ModelFiles) -> list[str]:
-    """The names clients may use, the first one being what /v1/models shows first."""
-    return options.served_model_name or [files.name]
+    """The names clients may use, in the order of /v1/models: those of the model, then its aliases."""
+    aliases = [name for name in options.model_alias if name != _ANY_NAME]
+    return list(dict.fromkeys([*(options.served_model_name or [files.name]), *aliases]))
 
 
 def prepare_config(options: ServerOptions, files: ModelFiles, context_limit: int) -> PrepareConfig:
@@ -61,7 +62,6 @@ def _conversion_options(
 ) -> ConversionOptions:
     """How requests are converted: as the options say, with every extension, for what the model can do."""
     version = _VERSIONS[encoding]
-    aliases = [name for name in options.model_alias if name != _ANY_NAME]
     conversion = (
         ConversionOptions(
             default_thinking_mode=options.default_thinking,
@@ -69,13 +69,13 @@ def _conversion_options(
             thinking_max_tokens_upper_bound=options.max_tokens_bound,
             non_thinking_max_tokens_upper_bound=options.max_tokens_bound,
         )
-        .with_model_versions_by_name(dict.fromkeys([*served_names(options, files), *aliases], version))
+        .with_model_versions_by_name(dict.fromkeys(served_names(options, files), version))
         .with_extensions(Extensions.all(max_n=MAX_CHOICES))
     )
     if options.web_search is not None:
         behavior = _WEB_SEARCH[options.web_search]
         conversion = conversion.with_responses_web_search(behavior).with_messages_web_search(behavior)
-    if len(aliases) < len(options.model_alias):
+    if _ANY_NAME in options.model_alias:
         conversion = conversion.with_any_model(version)
     if files.chat_template is None or markup is None:
         return conversion

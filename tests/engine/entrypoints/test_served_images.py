@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import cv2
+import numpy
 import pytest
 
+from recipe.request import IMAGE_SPECIAL_TOKEN_ID
 from tests.engine.entrypoints.conftest import Program
 from tests.engine.entrypoints.deepseek_directory import write_v41
 from tests.engine.entrypoints.test_protocol_sdks import ANSWER, PNG, started
 
 SLOW_S = 3.0
+LARGE = cv2.imencode(".png", numpy.zeros((600, 800, 3), numpy.uint8))[1].tobytes()
 
 
 class Origin(BaseHTTPRequestHandler):
-    """Answers by path: /ok.png, /404.png, /503.png, /text.png, /slow.png."""
+    """Answers by path: /ok.png, /large.png, /404.png, /503.png, /text.png, /slow.png."""
 
     def do_GET(self) -> None:
         name = self.path.strip("/").split(".")[0]
         if name == "slow":
             time.sleep(SLOW_S)
         status = int(name) if name.isdigit() else 200
-        body = b"<html>no image</html>" if name == "text" else PNG
+        body = {"text": b"<html>no image</html>", "large": LARGE}.get(name, PNG)
         self.send_response(status)
         self.send_header("Content-Type", "image/png")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # who waited for a slow one has left
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Say nothing."""
@@ -55,10 +63,10 @@ def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     program.stop()
 
 
-def ask(program: Program, content: Any) -> tuple[int, Any]:
-    body = {"model": "deepseek", "messages": [{"role": "user", "content": content}]}
+def ask(program: Program, content: Any, path: str = "/v1/chat/completions", **fields: Any) -> tuple[int, Any]:
+    body = {"model": "deepseek", "messages": [{"role": "user", "content": content}], **fields}
     try:
-        with urlopen(Request(program.url + "/v1/chat/completions", json.dumps(body).encode()), timeout=60) as response:
+        with urlopen(Request(program.url + path, json.dumps(body).encode()), timeout=60) as response:
             return response.status, json.loads(response.read())
     except HTTPError as error:
         return error.code, json.loads(error.read())
@@ -102,3 +110,59 @@ def test_nothing_of_an_image_is_logged_or_told(looking: Program) -> None:
     assert status == 400
     told = json.dumps(answer) + "\n".join(looking.lines)
     assert secret[:40] not in told and secret[-40:] not in told
+
+
+def message_images(*sources: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": "look"}, *({"type": "image", "source": source} for source in sources)]
+
+
+def inline(data: bytes) -> dict[str, str]:
+    return {"type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode()}
+
+
+def tokens_of_a_generation(program: Program, content: Any) -> int:
+    """What a generation says it has counted, asked for more than the context holds."""
+    status, answer = ask(program, content, "/v1/messages", max_tokens=163840)
+    assert status == 400
+    return int(re.search(r"\((\d+) in the messages", answer["error"]["message"])[1])  # type: ignore[index]
+
+
+def test_counted_tokens_have_images_at_the_size_that_a_generation_counts(looking: Program, origin: str) -> None:
+    url = {"type": "url", "url": f"{origin}/large.png"}
+    contents = [message_images(*sources) for sources in ((), (inline(PNG),), (inline(LARGE), url), (url,))]
+    counts = [ask(looking, content, "/v1/messages/count_tokens")[1]["input_tokens"] for content in contents]
+    assert counts == [tokens_of_a_generation(looking, content) for content in contents]
+    text, small, two_large, large = counts
+    assert large > small > text + 100
+    assert two_large - text == 2 * (large - text)
+
+
+@pytest.mark.parametrize(("name", "status"), [("404", 400), ("503", 500), ("text", 400)])
+def test_an_image_that_cannot_be_counted_is_the_error_that_it_is_when_run(
+    looking: Program, origin: str, name: str, status: int
+) -> None:
+    content = message_images({"type": "url", "url": f"{origin}/{name}.png"})
+    counted = ask(looking, content, "/v1/messages/count_tokens")
+    run = ask(looking, content, "/v1/messages", max_tokens=1)
+    assert counted[0] == run[0] == status
+    assert counted[1]["error"] == run[1]["error"]
+
+
+def test_a_shown_prompt_has_a_token_for_each_image_and_counts_its_size(looking: Program, origin: str) -> None:
+    url = f"{origin}/large.png"
+    _, seen = ask(looking, image(url), "/tokenize")
+    assert seen["tokens"].count(IMAGE_SPECIAL_TOKEN_ID) == 1
+    _, counted = ask(looking, message_images({"type": "url", "url": url}), "/v1/messages/count_tokens")
+    assert seen["count"] == counted["input_tokens"] > len(seen["tokens"])
+    assert ask(looking, image(f"{origin}/404.png"), "/tokenize")[0] == 400
+
+
+def test_an_image_takes_no_longer_to_count_than_it_may_to_run(origin: str, tmp_path: Path) -> None:
+    folder = write_v41(tmp_path / "model")
+    program = started(folder, ANSWER, "--allow-private-images", "--image-timeout-s", "0.3")
+    try:
+        content = message_images({"type": "url", "url": f"{origin}/slow.png"})
+        status, answer = ask(program, content, "/v1/messages/count_tokens")
+        assert (status, answer["error"]["type"]) == (504, "timeout_error")
+    finally:
+        program.stop()

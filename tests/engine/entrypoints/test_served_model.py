@@ -9,7 +9,7 @@ import pytest
 
 from engine.entrypoints.generation import sampling_params
 from engine.entrypoints.options import OptionError, ServerOptions
-from engine.entrypoints.served_model import prepare_config
+from engine.entrypoints.served_model import prepare_config, served_names
 from engine.runner.weights.model_files import ModelFiles, open_model
 from recipe.errors import ConversionError
 from recipe.extensions import Extensions
@@ -46,6 +46,12 @@ def test_the_server_converts_with_every_extension_for_a_model_with_a_chat_templa
 def test_aliases_are_names_and_a_star_is_any_name(files: ModelFiles) -> None:
     assert conversion(files, model_alias=["gpt-4o"]).model_version("gpt-4o") is ModelVersion.ChatTemplate
     assert conversion(files, model_alias=["*"]).model_version("whatever") is ModelVersion.ChatTemplate
+
+
+def test_each_name_is_listed_once_behind_those_of_the_model_and_a_star_is_none(files: ModelFiles) -> None:
+    options = ServerOptions(served_model_name=["a", "b"], model_alias=["*", "gpt-4o", "a"])
+    assert served_names(options, files) == ["a", "b", "gpt-4o"]
+    assert served_names(ServerOptions(model_alias=["gpt-4o"]), files) == [files.name, "gpt-4o"]
 
 
 def test_options_of_requests_reach_the_conversion(files: ModelFiles) -> None:
