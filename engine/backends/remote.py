@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 
 from engine.backend import ConstraintHandle, EngineRequest, EngineStats, Health, RequestRefusedError
+from engine.backends.endpoint_stats import EndpointStats
 from engine.backends.remote_dialect import Dialect, ending_token_ids
 from engine.backends.remote_endpoint import RemoteLimits
 from engine.backends.remote_fleet import Fleet
@@ -22,6 +23,7 @@ from engine.backends.remote_generation import Generation
 from engine.backends.remote_self import SelfDialect
 from engine.backends.remote_sglang import SglangDialect
 from engine.backends.remote_vllm import VllmDialect
+from engine.backends.remote_vllm_completions import VllmCompletionsDialect
 from engine.backends.request_record import RequestRecord
 from engine.backends.shielded import to_the_end
 from engine.config import ConfigError
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     "vllm": VllmDialect,
+    "vllm-completions": VllmCompletionsDialect,
     "sglang": SglangDialect,
     "self": SelfDialect,
 }
@@ -98,7 +101,7 @@ class RemoteBackend:
         """Whether any engine can be used, which may change at any time; the details say of each what is known."""
         reason = self._fleet.reason()
         details = {
-            endpoint.url: {
+            endpoint.name: {
                 "problem": endpoint.problem,
                 "draining": endpoint.is_draining,
                 "requests": endpoint.load.requests,
@@ -116,6 +119,10 @@ class RemoteBackend:
             cached_prompt_tokens=self._num_cached_tokens,
             completion_tokens=self._num_completion_tokens,
         )
+
+    def endpoint_stats(self) -> list[EndpointStats]:
+        """What each engine does and has done."""
+        return [endpoint.stats() for endpoint in self._fleet.endpoints]
 
     async def aclose(self) -> None:
         """Drop every connection; open requests end with `EngineDeadError`. Idempotent."""

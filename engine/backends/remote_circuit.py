@@ -30,6 +30,12 @@ class Circuit:
     def is_open(self) -> bool:
         return self._opened_at is not None
 
+    def state(self, now: float) -> str:
+        """One of `CIRCUIT_STATES`."""
+        if self._opened_at is None:
+            return "closed"
+        return "half-open" if self._is_on_trial or self.allows(now) else "open"
+
     def begin(self) -> None:
         """A request goes through; the only one where the circuit is half-open."""
         self._is_on_trial = self._opened_at is not None

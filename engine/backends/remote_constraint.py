@@ -114,7 +114,7 @@ def _bound_format(constraint: OutputConstraint) -> Format:
             return {"type": "regex", "pattern": constraint.schema}
         case "choice":
             return {"type": "or", "elements": [_string(choice) for choice in _choices(constraint)]}
-    return {"type": "grammar", "grammar": constraint.schema}
+    return {"type": "grammar", "grammar": ebnf(constraint.schema)}
 
 
 def _calls_format(constraint: OutputConstraint) -> Format:
@@ -187,6 +187,13 @@ def _structural_tag(constraint: OutputConstraint, bound: Format) -> dict[str, An
     needs_gap = constraint.kind != "tool_call_required"
     whole = {"type": "sequence", "elements": [reasoning, *([gap] if needs_gap else []), bound]}
     return {"type": "structural_tag", "format": {"type": "or", "elements": [whole, bound]} if begin else whole}
+
+
+def ebnf(grammar: str) -> str:
+    """`grammar`, where an engine takes EBNF alone. Raises `ConstraintRefusedError` if it must be in another syntax."""
+    if "::=" not in grammar:
+        raise ConstraintRefusedError("grammar must be EBNF here (root ::= ...): the remote engine takes no other syntax")
+    return grammar
 
 
 def alternatives_regex(choices: list[str]) -> str:

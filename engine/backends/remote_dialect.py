@@ -35,7 +35,8 @@ class EndpointBusyError(EndpointFault):
 class EngineUpdate:
     """What one event says. `token_ids` are new ones, without the token that stopped the sequence.
 
-    `num_hidden_tokens` counts generated tokens that are in no update, once that is known.
+    `num_hidden_tokens` counts generated tokens that are in no update, once that is known. `system_fingerprint` is the
+    engine's own, if it has one.
     """
 
     token_ids: list[int]
@@ -43,6 +44,7 @@ class EngineUpdate:
     finish_reason: InferenceFinishReason | None = None
     usage: PromptUsage | None = None
     num_hidden_tokens: int | None = None
+    system_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,13 @@ class UpdateReader(Protocol):
 
 
 class Dialect(Protocol):
-    """A kind of engine."""
+    """A kind of engine. At `identity_paths` it says in which version it is and which model it serves."""
 
     kind: str
     generate_path: str
     health_path: str
     load_path: str
+    identity_paths: tuple[str, ...]
 
     def body(self, remote: RemoteRequest) -> bytes:
         """The POST that starts a generation. Raises `RequestRefusedError` naming what the engine cannot do."""

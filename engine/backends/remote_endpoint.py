@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,14 +12,18 @@ import aiohttp
 from yarl import URL
 
 from engine.backends.balancer import Load
+from engine.backends.endpoint_stats import EndpointStats
 from engine.backends.remote_circuit import Circuit
 from engine.backends.remote_dialect import Dialect
+from engine.backends.remote_identity import fingerprint
 from engine.config import ConfigError
 
 _SOCKET_SCHEME = "unix:"
 _MAX_LOAD_BYTES = 4 << 20
 KEEP_ALIVE_S = 4.0  # less than the 5 s after which uvicorn, which both engines use, closes an idle connection
 NO_LIMIT_S = 1e7
+IDENTITY_AGE_S = 60.0
+"""Seconds after which an engine is asked anew what it is: behind an address there may be another one by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Endpoint:
     """Belongs to the event loop in which it is first used.
 
     `is_reachable` is what the last look said; before the first one, hope. A draining endpoint gets no new requests.
+    `system_fingerprint` is what the engine was when it was last asked. `name` is the URL without a password in it.
     """
 
     def __init__(self, url: str, limits: RemoteLimits, api_key: str | None = None) -> None:
@@ -68,7 +75,13 @@ class Endpoint:
         self.problem = ""
         self.num_open = 0
         self.num_open_tokens = 0
+        self.num_attempts = 0
+        self.num_retries = 0
+        self.faults: Counter[str] = Counter()
+        self.system_fingerprint: str | None = None
+        self._identified_at = -IDENTITY_AGE_S
         self._base, self._socket_path = parse_endpoint(url)
+        self.name = url if self._base.user is None else str(self._base.with_user(None))
         self._limits = limits
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._others = Load()  # what other fronts have under way here
@@ -85,6 +98,22 @@ class Endpoint:
 
     def is_usable(self, now: float) -> bool:
         return self.is_reachable and not self.is_draining and self.circuit.allows(now)
+
+    def stats(self) -> EndpointStats:
+        now = time.monotonic()
+        return EndpointStats(
+            endpoint=self.name,
+            is_usable=self.is_usable(now),
+            is_draining=self.is_draining,
+            circuit=self.circuit.state(now),
+            requests=self.num_open,
+            kv_tokens=self.num_open_tokens,
+            other_requests=self._others.requests,
+            other_kv_tokens=self._others.kv_tokens,
+            attempts=self.num_attempts,
+            retries=self.num_retries,
+            faults=self.faults,
+        )
 
     async def post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         """Send a request; there is no time limit but that of connecting."""
@@ -103,11 +132,13 @@ class Endpoint:
         if status == 200:
             with suppress(aiohttp.ClientError, OSError):  # an engine that does not tell its load can be used
                 await self._look_at_load(dialect)
+            with suppress(aiohttp.ClientError, OSError):
+                await self._identify(dialect)
 
     def note_reachable(self, problem: str) -> None:
         self.problem, self.is_reachable = problem, not problem
         if problem:
-            self._others = Load()
+            self._others, self._identified_at = Load(), -IDENTITY_AGE_S
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -122,6 +153,16 @@ class Endpoint:
         told = dialect.load(body) if status == 200 else None
         own = Load(max(own_before.requests, self.num_open), max(own_before.kv_tokens, self.num_open_tokens))
         self._others = Load() if told is None else told.beyond(own)
+
+    async def _identify(self, dialect: Dialect) -> None:
+        """Ask the engine what it is, after it was away and every now and then."""
+        now = time.monotonic()
+        if now - self._identified_at < IDENTITY_AGE_S:
+            return
+        self._identified_at = now
+        async with asyncio.timeout(self._limits.probe_s):
+            answers = [await self._get(path) for path in dialect.identity_paths]
+        self.system_fingerprint = fingerprint(dialect.kind, (body for status, body in answers if status == 200))
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         async with self._opened().get(self._base / path[1:], headers=self._headers) as response:

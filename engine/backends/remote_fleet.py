@@ -91,12 +91,20 @@ class Fleet:
         """Take the length of an output into what is expected of the next ones."""
         self._mean_output_tokens += _MEAN_WEIGHT * (num_tokens - self._mean_output_tokens)
 
+    def note_busy(self, endpoint: Endpoint) -> None:
+        """An engine has sent a request away, which says nothing of its health."""
+        endpoint.faults["busy"] += 1
+        endpoint.circuit.abandon()
+
     def note_failure(self, endpoint: Endpoint) -> None:
         """An engine has failed a request."""
+        endpoint.faults["failed"] += 1
         endpoint.circuit.fail(time.monotonic())
 
     def note_unreachable(self, endpoint: Endpoint, problem: str) -> None:
         """An engine could not be connected to: nothing goes there until a look says otherwise."""
+        endpoint.faults["unreachable"] += 1
+        endpoint.circuit.abandon()
         endpoint.note_reachable(problem)
         self._affinity.forget(endpoint.url)
 

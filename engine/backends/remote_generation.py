@@ -100,7 +100,10 @@ class Generation:
     def _new_attempt(self) -> Attempt:
         request = self._route.request
         remote = RemoteRequest(f"{request.request_id}-{uuid.uuid4().hex[:12]}", request, self._stop_token_ids)
-        return Attempt(self._fleet.choose(self._route), self._fleet.dialect, remote)
+        endpoint = self._fleet.choose(self._route)
+        endpoint.num_attempts += 1
+        endpoint.num_retries += len(self._route.tried) > 1
+        return Attempt(endpoint, self._fleet.dialect, remote)
 
     def _fail_over(self, fault: EndpointFault) -> None:
         """Note the fault. Raises `EngineError` if tokens have been sent; else the next attempt is at another engine.
@@ -112,7 +115,7 @@ class Generation:
         if attempt is None:
             raise fault
         endpoint, request_id = attempt.endpoint, self._route.request.request_id
-        logger.warning("request %s failed at %s: %s", request_id, endpoint.url, fault)
+        logger.warning("request %s failed at %s: %s", request_id, endpoint.name, fault)
         self._note(attempt, fault)
         self._fleet.clean_up(attempt.close())
         if self.num_tokens or self._finish_reason is not None:
@@ -122,7 +125,7 @@ class Generation:
 
     def _note(self, attempt: Attempt, fault: EndpointFault) -> None:
         if isinstance(fault, EndpointBusyError):
-            attempt.endpoint.circuit.abandon()
+            self._fleet.note_busy(attempt.endpoint)
         elif attempt.was_connected:
             self._fleet.note_failure(attempt.endpoint)
         else:
@@ -139,11 +142,15 @@ class Generation:
         chunks = []
         if self.accepted_at is None:
             self.accepted_at = time.monotonic()
-            chunks.append(InferenceChunk.ready(prompt_usage=self.usage))
+            fingerprint = update.system_fingerprint or self._endpoint_fingerprint()
+            chunks.append(InferenceChunk.ready(prompt_usage=self.usage, system_fingerprint=fingerprint))
         if update.token_ids:
             self._count(len(update.token_ids))
             chunks.append(InferenceChunk.tokens(update.token_ids, update.logprobs))
         return chunks
+
+    def _endpoint_fingerprint(self) -> str | None:
+        return None if self._attempt is None else self._attempt.endpoint.system_fingerprint
 
     def _count(self, number: int) -> None:
         self.num_tokens += number

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from engine.backends.balancer import Load
+from engine.backends.metric_lines import MetricLines
 from engine.backends.remote_dialect import RemoteRequest
-from engine.backends.remote_vllm import VllmDialect, VllmReader, plain_sampling_params, read_metrics
+from engine.backends.remote_vllm import VllmDialect, VllmReader, plain_sampling_params
 from recipe.request import OutputConstraint
 
 _BLOCK_TOKENS = 16
+_LOAD = MetricLines("engine_running_sequences", "engine_waiting_sequences", "engine_kv_blocks_used")
 
 
 class SelfDialect(VllmDialect):
@@ -30,7 +32,7 @@ class SelfDialect(VllmDialect):
         return None
 
     def load(self, body: bytes) -> Load | None:
-        metrics = read_metrics(body)
+        metrics = _LOAD.sums(body)
         running = metrics.get("engine_running_sequences")
         if running is None:
             return None

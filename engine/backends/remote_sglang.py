@@ -12,7 +12,7 @@ import msgspec
 
 from engine.backend import RequestRefusedError
 from engine.backends.balancer import Load
-from engine.backends.remote_constraint import alternatives_regex, structured_output
+from engine.backends.remote_constraint import alternatives_regex, ebnf, structured_output
 from engine.backends.remote_dialect import EndpointFault, EngineUpdate, RemoteRequest, prompt_usage
 from engine.backends.remote_vllm import Count, TokenId, cache_salt_text, decode_event, finish_reason
 from recipe.request import OutputConstraint
@@ -72,6 +72,7 @@ class SglangDialect:
     generate_path = "/generate"
     health_path = "/health"
     load_path = "/v1/loads"
+    identity_paths: tuple[str, ...] = ("/server_info",)
 
     def body(self, remote: RemoteRequest) -> bytes:
         request, params = remote.request, remote.request.sampling_params
@@ -111,7 +112,7 @@ class SglangDialect:
             case "choice":
                 return {"regex": alternatives_regex(value)}
             case "grammar":
-                return {"ebnf": value}
+                return {"ebnf": ebnf(value)}
             case "regex":
                 return {"regex": value}
         return {"json_schema" if name == "json" else name: msgspec.json.encode(value).decode()}

