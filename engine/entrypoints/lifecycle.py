@@ -177,7 +177,7 @@ async def _start_remote(
     with phases.phase("engines"):
         await remote.started()
     for endpoint in remote.fleet.endpoints:
-        phases.say(f"engine {endpoint.url}: {endpoint.problem or 'ready'}")
+        phases.say(f"engine {endpoint.name}: {endpoint.problem or 'ready'}")
     return remote
 
 

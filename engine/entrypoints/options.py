@@ -15,7 +15,7 @@ from recipe.markup.output_markup import TOOL_MARKERS
 
 GROUPS = ("model", "engine", "server", "fleet", "requests", "limits", "images", "security", "mock")
 
-REMOTE_KINDS = ("vllm", "sglang", "self")
+REMOTE_KINDS = ("vllm", "vllm-completions", "sglang", "self")
 """The backends that are engines somewhere else."""
 
 
