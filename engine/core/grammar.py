@@ -38,6 +38,10 @@ class GrammarMatcher(Protocol):
         """Whether the grammar has ended: only stop tokens are allowed from here."""
         ...
 
+    def failure(self) -> str:
+        """Which limit the grammar has run into, so that it cannot be followed any further; "" as long as it can."""
+        ...
+
 
 class CompiledGrammar(Protocol):
     """What a constraint handle holds for the local engine."""

@@ -22,9 +22,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from operator import attrgetter
 
-from engine.backend import DeadlineExceededError, EngineError
+from engine.backend import ConstraintRefusedError, DeadlineExceededError, EngineError, RequestRefusedError
 from engine.config import EngineConfig
 from engine.core.block_manager import BlockManager
+from engine.core.grammar import GrammarMatcher
 from engine.core.runner import SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import UNKNOWN_TOKEN, Sequence, SequenceStatus
@@ -208,7 +209,7 @@ class Scheduler:
             del sequence.token_ids[-1]
             if _has_ended(sequence):
                 return self._stop(sequence, SequenceOutput(sequence))
-            return self._fail(sequence, EngineError("the constraint allows no further token"))
+            return self._fail(sequence, _dead_end(sequence))
         sequence.token_ids[-1] = token_id
         output = SequenceOutput(sequence, logprobs=None if row.logprobs is None else [row.logprobs])
         if token_id in sequence.stop_ids and sequence.num_completion_tokens > sequence.sampling_params.min_tokens:
@@ -259,4 +260,22 @@ def _follow_grammar(sequence: Sequence, token_id: int) -> Exception | None:
         accepted = sequence.matcher.accept_token(token_id)
     except Exception as error:
         return EngineError(f"the constraint failed: {error}")
-    return None if accepted else EngineError("the constraint does not allow the token that was drawn")
+    if accepted:
+        return None
+    return _limit_of(sequence.matcher) or EngineError("the constraint does not allow the token that was drawn")
+
+
+def _dead_end(sequence: Sequence) -> Exception:
+    """Why no token can be drawn."""
+    if sequence.matcher is None:
+        return EngineError("the model's logits hold no number to draw from")
+    return _limit_of(sequence.matcher) or RequestRefusedError(
+        "the constraint allows no further token that the request's other settings allow"
+    )
+
+
+def _limit_of(matcher: GrammarMatcher) -> Exception | None:
+    """What the client is told whose grammar has run into a limit on the way."""
+    if not (reason := matcher.failure()):
+        return None
+    return ConstraintRefusedError(f"the constraint is too complex to be followed to its end: {reason}")

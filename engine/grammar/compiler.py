@@ -8,7 +8,6 @@ waits longer than `timeout_s` is told that the constraint is too complex.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -20,14 +19,13 @@ from llguidance import LLMatcher, LLParserLimits
 from engine.backend import ConstraintHandle, ConstraintRefusedError
 from engine.grammar.compiled_grammar import CompiledGrammar
 from engine.grammar.constraint_grammar import constraint_grammar
+from engine.grammar.reason import reason_of
 from engine.grammar.vocabulary import Vocabulary
 from recipe.request import OutputConstraint
 
 _LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
 _MAX_MASK_S = 0.2  # of CPU time for the first mask: whatever takes longer would hold up every step
 _NUM_THREADS = 4
-_MAX_REASON_CHARS = 400
-_SOURCE_PICTURE = re.compile(r"\n *\d+ \| ")
 
 
 class GrammarCompiler:
@@ -93,7 +91,7 @@ def compile_grammar(constraint: OutputConstraint, vocabulary: Vocabulary) -> Com
     """Compile in this thread, which gives the GIL away meanwhile. Raises `ConstraintRefusedError`."""
 
     def error_of(lark: str) -> str:
-        return _reason(_matcher(lark, vocabulary))
+        return reason_of(_matcher(lark, vocabulary))
 
     try:
         source = constraint_grammar(constraint, vocabulary)
@@ -119,14 +117,9 @@ def _check(start: LLMatcher) -> None:
     if not start.is_error():
         start.compute_bitmask()
     if start.is_error():
-        raise ConstraintRefusedError(f"the constraint cannot be enforced: {_reason(start)}")
+        raise ConstraintRefusedError(f"the constraint cannot be enforced: {reason_of(start)}")
     if time.thread_time() - started > _MAX_MASK_S:
         raise ConstraintRefusedError("the constraint is too complex: its tokens cannot be told fast enough")
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """What the grammar engine says, on one line, without its picture of the source; "" when nothing is wrong."""
-    return " ".join(_SOURCE_PICTURE.split(matcher.get_error())[0].split())[:_MAX_REASON_CHARS]
 
 
 def _has_failed(compiled: asyncio.Future[ConstraintHandle]) -> bool:

@@ -9,15 +9,19 @@ end-of-sequence bits give way to the sequence's stop tokens, which are allowed e
 
 from __future__ import annotations
 
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher
 
 from engine.grammar.gate import Gate, GateWatch, Opening
+from engine.grammar.reason import reason_of
 
 if TYPE_CHECKING:
     from engine.grammar.compiled_grammar import CompiledGrammar
+
+_MAX_TOKEN_S = 0.05  # of CPU time to follow one token: every other sequence waits for that
 
 
 class Matcher:
@@ -31,6 +35,7 @@ class Matcher:
         self._stop_ids = [token for token in stop_ids if token < vocabulary.vocab_size]
         self._end_ids = sorted({*self._stop_ids, *vocabulary.eos_token_ids})
         self._accepted: list[int] = []
+        self._slowness = ""  # what is said of a grammar that takes too long
         self.bound: LLMatcher | None = None
         self._watch: GateWatch | None = None
         self._entry_id: int | None = None  # the token that may come first, whatever the grammar says
@@ -46,7 +51,7 @@ class Matcher:
             self._enter(0)
         elif self.bound is None:
             self._accept_free(token_id)
-        elif self.bound.try_consume_tokens([token_id]) != 1:
+        elif not self._accept_bound(self.bound, token_id):
             return False
         self._entry_id = None
         self._accepted.append(token_id)
@@ -66,8 +71,7 @@ class Matcher:
 
     def mask_exceptions(self, row: Any) -> None:
         """Correct a filled row: stop tokens where the output may end, an entry, nothing once the grammar has failed."""
-        if self.bound is not None and self.bound.is_error():
-            self._grammar.has_failed = True
+        if self.failure():
             row.fill(0)
             return
         may_end = self._may_end()
@@ -94,6 +98,20 @@ class Matcher:
     def is_terminated(self) -> bool:
         """Whether the grammar has ended: only stop tokens are allowed from here."""
         return self.bound is not None and self.bound.is_stopped() and not self.bound.is_error()
+
+    def failure(self) -> str:
+        """Which limit the grammar has run into; "" as long as it can be followed."""
+        if self.bound is not None and self.bound.is_error():
+            self._grammar.has_failed = True
+            return reason_of(self.bound)
+        return self._slowness
+
+    def _accept_bound(self, bound: LLMatcher, token_id: int) -> bool:
+        started = thread_time()
+        is_accepted: bool = bound.try_consume_tokens([token_id]) == 1
+        if thread_time() - started > _MAX_TOKEN_S:
+            self._slowness = f"a token takes more than {_MAX_TOKEN_S * 1e3:g} ms to follow"
+        return is_accepted
 
     def _may_end(self) -> bool:
         if self.bound is not None:

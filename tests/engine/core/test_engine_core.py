@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backend import ConstraintHandle, EngineError, EngineRequest, RequestRefusedError
+from engine.backend import (
+    ConstraintHandle,
+    ConstraintRefusedError,
+    EngineError,
+    EngineRequest,
+    RequestRefusedError,
+)
 from engine.config import ConfigError, EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sequence_output import SequenceOutput
@@ -235,11 +241,11 @@ def test_seeds_are_the_requests_own_or_drawn_repeatably_from_the_engines() -> No
 
 
 class FakeMatcher:
-    """Gives or raises its answers in turn; the grammar ends with the last one if `ends`."""
+    """Gives or raises its answers in turn; with the last one the grammar ends, or runs into a limit if it `fails`."""
 
-    def __init__(self, answers: list[bool | Exception], ends: bool = False) -> None:
+    def __init__(self, answers: list[bool | Exception], ends: bool = False, fails: bool = False) -> None:
         self.answers = list(answers)
-        self.ends = ends
+        self.ends, self.fails = ends, fails
 
     def accept_token(self, token_id: int) -> bool:
         answer = self.answers.pop(0)
@@ -257,16 +263,19 @@ class FakeMatcher:
     def is_terminated(self) -> bool:
         return self.ends and not self.answers
 
+    def failure(self) -> str:
+        return "too many states" if self.fails and not self.answers else ""
+
 
 class FakeGrammar:
-    def __init__(self, answers: list[bool | Exception], ends: bool = False) -> None:
+    def __init__(self, answers: list[bool | Exception], ends: bool = False, fails: bool = False) -> None:
         self.answers = answers
-        self.ends = ends
+        self.ends, self.fails = ends, fails
         self.stop_ids: frozenset[int] = frozenset()
 
     def new_matcher(self, stop_ids: frozenset[int]) -> FakeMatcher:
         self.stop_ids = stop_ids
-        return FakeMatcher(self.answers, self.ends)
+        return FakeMatcher(self.answers, self.ends, self.fails)
 
 
 class FakeFiller:
@@ -328,12 +337,30 @@ def test_a_grammar_that_ended_before_the_first_token_stops_the_sequence() -> Non
     assert results["bound"].token_ids == [] and results["bound"].error is None
 
 
-def test_a_row_with_an_empty_mask_ends_its_sequence_alone() -> None:
+def test_a_row_that_gives_no_token_ends_its_sequence_alone_and_says_whose_fault_it_is() -> None:
     runner = FakeRunner()
-    runner.empty_rows_of = {"bound"}
-    results = run(make_core(runner), [make_request(n, [1], ignore_eos=True) for n in ("bound", "free")])
-    assert isinstance(results["bound"].error, EngineError) and results["bound"].finish_reason is None
-    assert results["free"].finish_reason is InferenceFinishReason.Length
+    runner.empty_rows_of = {"numbers", "settings", "limit"}
+    sound, limited = FakeGrammar([True] * 20), FakeGrammar([], fails=True)
+    results = run(
+        constrained_core(runner),
+        [
+            make_request("numbers", [1], ignore_eos=True),
+            make_request("settings", [1], ignore_eos=True, constraint=ConstraintHandle(sound)),
+            make_request("limit", [1], ignore_eos=True, constraint=ConstraintHandle(limited)),
+            make_request("free", [1], ignore_eos=True),
+        ],
+    )
+    errors = {name: result.error for name, result in results.items()}
+    assert type(errors["numbers"]) is EngineError and "logits" in str(errors["numbers"])
+    assert type(errors["settings"]) is RequestRefusedError and "other settings" in str(errors["settings"])
+    assert type(errors["limit"]) is ConstraintRefusedError and "too many states" in str(errors["limit"])
+    assert errors["free"] is None and results["free"].finish_reason is InferenceFinishReason.Length
+
+
+def test_a_grammar_that_runs_into_a_limit_with_a_token_refuses_the_request_and_not_the_token() -> None:
+    limited = ConstraintHandle(FakeGrammar([True, False], fails=True))
+    result = run(constrained_core(FakeRunner()), [make_request("a", [1], ignore_eos=True, constraint=limited)])["a"]
+    assert type(result.error) is ConstraintRefusedError and "too complex" in str(result.error)
 
 
 def test_closing_drops_everything_and_closes_the_runner() -> None:

@@ -6,7 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
+from engine.grammar import compiler
+from engine.grammar import matcher as matcher_module
 from engine.grammar.gate import Gate, Opening
 from engine.grammar.vocabulary import Vocabulary
 from tests.engine.grammar.following import EOS, accepts, compiled, follow, mask_of, may_end, tokens_of
@@ -181,6 +184,30 @@ def test_patterns_choices_and_grammars_accept_what_they_say(
     grammar = compiled(deepseek, kind, schema)
     assert [text for text in good if not accepts(grammar, tokens_of(deepseek, text))] == []
     assert [text for text in bad if accepts(grammar, tokens_of(deepseek, text))] == []
+
+
+def test_a_grammar_that_runs_into_a_limit_says_so_and_allows_nothing_more(
+    smollm2: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = LLParserLimits(max_items_in_row=40, verbose_errors=False)
+    monkeypatch.setattr(compiler, "_LIMITS", limits)
+    grammar = compiled(smollm2, "grammar", 'start: a\na: "x" a | "x"')
+    matcher = grammar.new_matcher(STOPS)
+    (letter,) = tokens_of(smollm2, "x")
+    assert matcher.failure() == ""
+    assert sum(matcher.accept_token(letter) for _ in range(40)) < 40
+    assert "max is 40" in matcher.failure() and "\n" not in matcher.failure() and "<" not in matcher.failure()
+    assert not mask_of(matcher).any() and not matcher.is_terminated() and grammar.has_failed
+
+
+def test_a_grammar_that_takes_too_long_for_a_token_ends_there(
+    deepseek: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = compiled(deepseek, "json").new_matcher(STOPS)
+    assert follow(matcher, tokens_of(deepseek, '{"a')) and not matcher.failure()
+    monkeypatch.setattr(matcher_module, "_MAX_TOKEN_S", -1.0)
+    assert matcher.accept_token(tokens_of(deepseek, "b")[0])
+    assert "ms to follow" in matcher.failure() and not mask_of(matcher).any()
 
 
 def test_an_opening_at_the_start_is_none_later_on(smollm2: Vocabulary) -> None:
