@@ -16,6 +16,7 @@ from recipe.stream.inference import InferenceChunk, PromptUsage, TokenLogprob
 from recipe.stream.sse import sse_frame
 
 _ENCODER = msgspec.json.Encoder()
+_OF_THE_WHOLE = ("usage", "system_fingerprint")
 
 
 class TokenEvent:
@@ -85,7 +86,7 @@ class TokenResponse:
             if choice["logprobs"] is not None:
                 folded = self._choice["logprobs"] or {"content": []}
                 self._choice["logprobs"] = {"content": folded["content"] + choice["logprobs"]["content"]}
-        self._document["usage"] = event.document.get("usage", self._document["usage"])
+        self._document |= {name: event.document[name] for name in _OF_THE_WHOLE if name in event.document}
 
     def to_json(self) -> str:
         return _ENCODER.encode(self._document).decode()

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from engine.backends.remote import RemoteBackend
 from engine.backends.remote_endpoint import RemoteLimits
@@ -75,6 +76,35 @@ async def test_without_engines_the_front_is_not_ready_but_need_not_be_restarted(
         async with aiohttp.ClientSession() as client:
             statuses = [(await client.get(door.url + path)).status for path in ("/health", "/ready")]
     assert statuses == [200, 503]
+
+
+async def test_metrics_tell_of_each_engine_by_its_address() -> None:
+    well, ill = FakeEngine(), FakeEngine()
+    well.tokens, well.gap_s, ill.is_healthy = [11] * 1000, 0.01, False
+    async with front_of(well, ill) as door, aiohttp.ClientSession() as client:
+        await door.backend.fleet.look()  # type: ignore[attr-defined]
+        async with client.post(door.url + CHAT, json=chat(stream=True, max_tokens=500)) as response:
+            await response.content.readany()
+            async with client.get(door.url + "/metrics") as scrape:
+                families = text_string_to_metric_families(await scrape.text())
+                told = {
+                    (item.name, *item.labels.values()): item.value for family in families for item in family.samples
+                }
+    assert told["fleet_up", well.url] == 1 and told["fleet_up", ill.url] == 0
+    assert told["fleet_requests", well.url] == 1 and told["fleet_requests", ill.url] == 0
+    assert told["fleet_kv_tokens", well.url] > 1 and told["fleet_attempts_total", well.url] == 1
+    assert told["fleet_circuit", well.url, "closed"] == 1 and told["fleet_circuit", well.url, "open"] == 0
+    assert told["fleet_faults_total", ill.url, "unreachable"] == 0 == told["fleet_retries_total", well.url]
+
+
+async def test_answers_carry_the_fingerprint_of_the_engine_that_made_them() -> None:
+    engine = FakeEngine()
+    async with front_of(engine) as door:
+        _, _, before = await post(door.url, chat())
+        await door.backend.fleet.look()  # type: ignore[attr-defined]
+        _, _, after = await post(door.url, chat())
+    assert json.loads(before)["system_fingerprint"] is None, "nobody has asked the engine yet"
+    assert json.loads(after)["system_fingerprint"].startswith("fp_")
 
 
 async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:

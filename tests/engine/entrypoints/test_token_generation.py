@@ -39,6 +39,7 @@ class TokenBackend:
 
     tokens: list[int] = field(default_factory=lambda: [11, 12, 13])
     gap_s: float = 0.0
+    system_fingerprint: str | None = None
     error: Exception | None = None
     requests: list[EngineRequest] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
@@ -48,7 +49,7 @@ class TokenBackend:
         self.open.append(request.request_id)
         usage = PromptUsage(prompt_tokens=len(request.prompt_token_ids), prompt_cache_hit_tokens=2)
         try:
-            yield InferenceChunk.ready(prompt_usage=usage)
+            yield InferenceChunk.ready(prompt_usage=usage, system_fingerprint=self.system_fingerprint)
             for token_id in self.tokens:
                 tops = [(-0.25, [(token_id, -0.25), (7, -2.0)][: request.sampling_params.logprobs])]
                 yield InferenceChunk.tokens([token_id], None if request.sampling_params.logprobs is None else tops)
@@ -155,6 +156,14 @@ async def test_a_front_gets_the_same_chunks_as_from_the_engine_itself() -> None:
     for chunk in (chunks[0], chunks[-1]):
         usage = chunk.prompt_usage
         assert usage is not None and (usage.prompt_tokens, usage.prompt_cache_hit_tokens) == (3, 2)
+
+
+async def test_a_front_passes_on_the_fingerprint_of_its_engine() -> None:
+    async with engine_and_front(TokenBackend(system_fingerprint="fp_weights")) as (door, front):
+        await front.started()
+        chunks = [chunk async for chunk in front.infer(make_request("a", [5, 6, 7]))]
+        _, whole = await post(door, body())
+    assert chunks[0].system_fingerprint == whole["system_fingerprint"] == "fp_weights"
 
 
 async def test_everything_the_seam_can_ask_arrives_at_the_engine_behind_the_front() -> None:
