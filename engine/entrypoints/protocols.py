@@ -66,7 +66,8 @@ def _responses_error_frame(error: ApiError, so_far: StreamSoFar) -> bytes:
         blank = ResponsesResponse(so_far.response_id, so_far.model, so_far.created, 0, 0)
         response = msgspec.json.decode(blank.to_json())
     number = 0 if so_far.last is None else msgspec.json.decode(so_far.last)["sequence_number"] + 1
-    response |= {"status": "failed", "error": {"code": "server_error", "message": error.message}}
+    code = "invalid_prompt" if error.status == 400 else "server_error"  # the protocol has no word for other requests
+    response |= {"status": "failed", "error": {"code": code, "message": error.message}}
     event = {"type": "response.failed", "sequence_number": number, "response": response}
     return sse_frame("response.failed", msgspec.json.encode(event).decode())
 

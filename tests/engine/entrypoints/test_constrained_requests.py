@@ -9,13 +9,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import ClientSession
 
-from engine.backend import ConstraintHandle
+from engine.backend import ConstraintHandle, ConstraintRefusedError
 from engine.backends.mock import MockBackend
 from engine.entrypoints.lifecycle import create_server
 from engine.entrypoints.options import ServerOptions
 from recipe.request import OutputConstraint
 from tests.engine.entrypoints.conftest import Program
+from tests.engine.entrypoints.harness import BODIES, ScriptedBackend, open_door, until
 from tests.engine.entrypoints.test_serving import chat, post, text_of
 
 SCHEMA = {
@@ -81,6 +83,21 @@ def test_a_required_call_is_made_and_follows_its_schema(program: Program, choice
     assert call["function"]["name"] == "look_up"
     arguments = json.loads(call["function"]["arguments"])
     assert arguments.keys() == {"city", "people"} and type(arguments["people"]) is int
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_constraint_that_meets_a_limit_on_the_way_is_a_400_or_ends_the_stream_with_the_limit(path: str) -> None:
+    error = ConstraintRefusedError("the constraint is too complex to be followed to its end: too many states: 50000")
+    async with open_door(ScriptedBackend(tokens=2, error=error)) as door, ClientSession() as client:
+        async with client.post(door.url + path, json=BODIES[path]) as answer:
+            body = await answer.json()
+            assert answer.status == 400 and body["error"]["message"] == str(error)
+            assert body["error"]["type"] == "invalid_request_error"
+        async with client.post(door.url + path, json={**BODIES[path], "stream": True}) as answer:
+            assert answer.status == 200
+            last = (await answer.text()).split("word")[-1]
+            assert str(error) in last and "server_error" not in last and "api_error" not in last
+        await until(door.is_idle)
 
 
 async def test_a_client_that_leaves_during_a_compile_ends_its_request_and_nothing_else() -> None:
