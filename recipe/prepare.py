@@ -148,11 +148,11 @@ class CallOutcome:
 
 
 class Preparer:
-    """Turns request bodies into `PreparedRequest`s for one model."""
+    """Turns request bodies into `PreparedRequest`s for one model. `tokenizer` is that of `config`, if it is loaded."""
 
-    def __init__(self, config: PrepareConfig) -> None:
+    def __init__(self, config: PrepareConfig, tokenizer: Tokenizer | None = None) -> None:
         self.config = config
-        self.tokenizer = Tokenizer.from_str(config.tokenizer_json)
+        self.tokenizer = tokenizer or Tokenizer.from_str(config.tokenizer_json)
         self.encoding = make_encoding(config, self.tokenizer)
         self._markup = config.markup
         if config.encoding == "chat-template" and config.markup is None:

@@ -19,6 +19,8 @@ from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[1]
 START_LIMIT_S = 180.0
+INLINE_BYTES = "200"
+"""So that some bodies are prepared on the event loop, and most in workers."""
 AT_REST = ("server_tasks", "process_open_fds")
 """Figures that must be the same before and after."""
 NOTHING = (
@@ -84,7 +86,8 @@ class ServerUnderLoad:
 def server_under_load(*options: str) -> Iterator[ServerUnderLoad]:
     """Start `server.py` with `options` on a free port; stops it in the end. Its log is shown when it fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
-        command = [sys.executable, "server.py", "--port", "0", "--log-level", "warning", *options]
+        always = ["--port", "0", "--log-level", "warning", "--inline-preparation-bytes", INLINE_BYTES]
+        command = [sys.executable, "server.py", *always, *options]
         process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=subprocess.DEVNULL)
         try:
             yield ServerUnderLoad(process, Path(log.name), _wait_for_url(process, Path(log.name)))

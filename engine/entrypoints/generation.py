@@ -20,7 +20,6 @@ from aiohttp import web
 from engine.backend import Backend, ConstraintHandle, EngineError, EngineRequest
 from engine.core.sampling_params import SamplingParams
 from engine.entrypoints.admission import Admission, Permit
-from engine.entrypoints.affinity import affinity_of
 from engine.entrypoints.auth import ApiKey
 from engine.entrypoints.choices import Choices, choice_requests
 from engine.entrypoints.cleanup import run_to_completion
@@ -31,12 +30,13 @@ from engine.entrypoints.ids import new_seed
 from engine.entrypoints.image_stage import ImageStage
 from engine.entrypoints.lifeline import Clock, Lifeline, Phase
 from engine.entrypoints.preparation import PreparationPool
+from engine.entrypoints.prepare_stage import PrepareStage
 from engine.entrypoints.protocols import StreamSoFar, WireProtocol
 from engine.entrypoints.sinks import Sink, SseSink, WholeSink
 from engine.entrypoints.telemetry import RequestTrace, Telemetry
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.image import ImageInfo
-from recipe.prepare import PreparedRequest, RejectedRequest, prepare
+from recipe.prepare import PreparedRequest, RejectedRequest
 from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
 
@@ -66,6 +66,7 @@ class GenerationHandler:
         self,
         backend: Backend,
         pool: PreparationPool,
+        preparation: PrepareStage,
         tokenizer: Tokenizer | None,
         admission: Admission,
         clock: Clock,
@@ -78,6 +79,7 @@ class GenerationHandler:
     ) -> None:
         self._backend = backend
         self._pool = pool
+        self._preparation = preparation
         self._tokenizer = tokenizer
         self._admission = admission
         self._clock = clock
@@ -142,9 +144,7 @@ class GenerationHandler:
         return body
 
     async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:
-        prepared: PreparedRequest | RejectedRequest = await self._pool.run(
-            prepare, exchange.protocol.name, body, exchange.response_id, affinity=affinity_of(body)
-        )
+        prepared = await self._preparation.prepare(exchange.protocol.name, body, exchange.response_id)
         if isinstance(prepared, RejectedRequest):
             raise ApiError(prepared.status, prepared.message)
         self._telemetry.metrics.prompt_texts.update(hit=prepared.known_texts, miss=prepared.new_texts)

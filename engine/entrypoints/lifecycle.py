@@ -25,6 +25,7 @@ from engine.entrypoints.fingerprint import system_fingerprint
 from engine.entrypoints.listening import check_address, listen, stop_listening
 from engine.entrypoints.options import REMOTE_KINDS, OptionError, ServerOptions
 from engine.entrypoints.preparation import PreparationPool, WorkerDiedError
+from engine.entrypoints.prepare_stage import preparers_ready
 from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config, served_names
 from engine.entrypoints.shutdown import CLOSE_LIMIT_S, StopSignals, drain, end_for_certain
@@ -100,11 +101,12 @@ async def create_server(options: ServerOptions, signals: StopSignals | None = No
         backend = await _start_backend(stack, options, files, max_model_len, phases, signals)
         tokenizer = await asyncio.to_thread(Tokenizer.from_str, files.tokenizer_json)
         with phases.phase(f"workers ({options.workers or default_workers()})"):
-            await pool.ready()
+            is_inline = options.inline_preparation_bytes > 0
+            preparer = await preparers_ready(pool, config, tokenizer if is_inline else None)
         desk = Desk(options, backend)
         if isinstance(backend, ObservableBackend):
             backend.observer = desk.telemetry.on_record
-        served = Served(served_names(options, files), max_model_len, backend, pool, tokenizer)
+        served = Served(served_names(options, files), max_model_len, backend, pool, tokenizer, preparer)
         http = make_http_server(options, served, desk)
         runner = web.ServerRunner(http.server(), shutdown_timeout=CLOSE_TIMEOUT_S)
         await runner.setup()

@@ -90,6 +90,9 @@ class ServerOptions:
     uds: str | None = option(None, "server", "Unix socket to listen on instead", metavar="PATH")
     page: bool = option(True, "server", "the page at / to talk to the model and to look at the server")
     workers: int = option(0, "server", "processes that prepare requests", shown="half the cores, at most 4")
+    inline_preparation_bytes: int = option(
+        1024, "server", "largest body that is prepared at once, without a worker; 0 leaves all to the workers"
+    )
     token_cache_mib: int = option(64, "server", "memory of each worker for token IDs of text it has seen")
     backend: str = option("local", "server", "what computes tokens", choices=("local", "mock", *REMOTE_KINDS))
     endpoints: str | None = option(

@@ -27,23 +27,29 @@ from engine.entrypoints.operation_routes import OperationRoutes
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.page_route import PageRoute
 from engine.entrypoints.preparation import PreparationPool
+from engine.entrypoints.prepare_stage import PrepareStage
 from engine.entrypoints.prompt_routes import PromptRoutes
 from engine.entrypoints.protocols import CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, RESPONSES
 from engine.entrypoints.telemetry import Telemetry
 from engine.entrypoints.token_generation import TokenHandler
 from engine.entrypoints.token_response import TOKENS
 from recipe.encoding.tokenizer import Tokenizer
+from recipe.prepare import Preparer
 
 
 @dataclass(slots=True)
 class Served:
-    """What is served: the model's names and longest sequence in tokens, and what does the work."""
+    """What is served: the model's names and longest sequence in tokens, and what does the work.
+
+    Without a `preparer` the pool prepares small bodies as well.
+    """
 
     names: list[str]
     max_model_len: int
     backend: Backend
     pool: PreparationPool
     tokenizer: Tokenizer
+    preparer: Preparer | None = None
 
 
 class Desk:
@@ -109,6 +115,7 @@ def _generating_handlers(
     shared: dict[str, Any] = {
         "backend": served.backend,
         "pool": served.pool,
+        "preparation": PrepareStage(served.pool, served.preparer, options.inline_preparation_bytes),
         "tokenizer": served.tokenizer,
         "admission": desk.admission,
         "clock": desk.clock,

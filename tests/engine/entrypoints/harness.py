@@ -130,9 +130,12 @@ async def open_door(backend: ScriptedBackend | None = None, **settings: Any) -> 
     files, tokenizer = _served()
     backend, pool = backend or ScriptedBackend(), InlinePool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation_worker, "_preparer", Preparer(prepare_config(options, files, 8192)))
+        preparer = Preparer(prepare_config(options, files, 8192))
+        patch.setattr(preparation_worker, "_preparer", preparer)
         desk = Desk(options, backend)
-        server = make_http_server(options, Served([MODEL], 8192, backend, pool, tokenizer), desk)  # type: ignore[arg-type]
+        served = Served([MODEL], 8192, backend, pool, tokenizer)  # type: ignore[arg-type]
+        served.preparer = preparer if "inline_preparation_bytes" in settings else None
+        server = make_http_server(options, served, desk)
         runner = web.ServerRunner(server.server(), shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server_context(options))
