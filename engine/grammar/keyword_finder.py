@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def find_keyword(schema: Any, error_of: Callable[[Any], str]) -> UnsupportedKeyw
     error = error_of(schema)
     path, trials = "", 0
     while True:
-        for step, part in _parts(schema):
+        for step, part in _likely_first(_parts(schema), _keyword(error)):
             trials += 1
             if trials > _MAX_TRIALS:
                 return _described(schema, path, error)
@@ -60,6 +60,12 @@ def find_keyword(schema: Any, error_of: Callable[[Any], str]) -> UnsupportedKeyw
                 break
         else:
             return _described(schema, path, error)
+
+
+def _likely_first(parts: Iterable[tuple[str, Any]], keyword: str | None) -> list[tuple[str, Any]]:
+    """The parts that mention the keyword before those that do not."""
+    spelling = json.dumps(keyword)
+    return sorted(parts, key=lambda part: spelling not in json.dumps(part[1]))
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -91,6 +91,13 @@ def test_what_cannot_be_enforced_is_refused_by_keyword_and_path(smollm2: Vocabul
     assert len(str(refusal.value)) < 500
 
 
+def test_the_path_of_a_keyword_is_found_among_any_number_of_properties(smollm2: Vocabulary) -> None:
+    properties: dict[str, Any] = {f"p{number}": {"type": "string"} for number in range(500)}
+    properties["last"] = {"type": "array", "uniqueItems": True}
+    with pytest.raises(ConstraintRefusedError, match="'uniqueItems' at /properties/last/uniqueItems"):
+        compiled(smollm2, "json", json.dumps({"type": "object", "properties": properties}))
+
+
 def test_overlapping_alternatives_of_one_of_are_taken_as_any_of(smollm2: Vocabulary) -> None:
     schema = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}, {"type": "null"}]}
     grammar = compiled(smollm2, "json", json.dumps(schema))
