@@ -36,6 +36,7 @@ class EngineConfig:
     what is admitted too early is preempted and has to be computed again.
     stop_preempted_request: end a sequence with an error when the blocks run out, instead of computing it again later.
     enforce_eager: no CUDA graphs. num_threads: threads of the forward pass on the CPU; None takes all cores.
+    pin_threads: keep these threads, the calling one included, each on a core of its own; for the CPU kernels alone.
     cpu_kernels: "auto" computes on the compiled CPU kernels where model and dtype allow; "off" leaves it to torch.
     warmup: what is computed before the first request: "none", "fast" (a prefill and a decode) or "full" (every size).
     seed: makes the draws of requests without a seed of their own repeatable; None draws fresh ones.
@@ -59,6 +60,7 @@ class EngineConfig:
     stop_preempted_request: bool = False
     enforce_eager: bool = False
     num_threads: int | None = None
+    pin_threads: bool = False
     cpu_kernels: str = "auto"
     warmup: str = "fast"
     seed: int | None = None

@@ -34,7 +34,7 @@ from engine.core.sampling_params import SamplingParams  # noqa: E402
 from engine.grammar.bitmask import BitmaskFiller  # noqa: E402
 from engine.grammar.compiler import compile_grammar  # noqa: E402
 from engine.grammar.vocabulary import Vocabulary  # noqa: E402
-from engine.runner.model_runner import ModelRunner  # noqa: E402
+from engine.runner.load import load_runner  # noqa: E402
 from engine.runner.weights.model_files import open_model  # noqa: E402
 from recipe.request import OutputConstraint  # noqa: E402
 from recipe.stream.inference import InferenceFinishReason  # noqa: E402
@@ -82,7 +82,7 @@ class Model:
         config = EngineConfig(
             max_model_len=2048, max_num_seqs=max_num_seqs, kv_cache_mib=256, num_threads=threads, dtype="auto"
         )
-        runner = ModelRunner.load(files, config)
+        runner = load_runner(files, config)
         core = EngineCore(runner, config, files.eos_token_ids, BitmaskFiller(runner.vocab_size))
         return cls(core, Vocabulary(files.tokenizer_json, runner.vocab_size, files.eos_token_ids))
 

@@ -192,7 +192,9 @@ def _structural_tag(constraint: OutputConstraint, bound: Format) -> dict[str, An
 def ebnf(grammar: str) -> str:
     """`grammar`, where an engine takes EBNF alone. Raises `ConstraintRefusedError` if it must be in another syntax."""
     if "::=" not in grammar:
-        raise ConstraintRefusedError("grammar must be EBNF here (root ::= ...): the remote engine takes no other syntax")
+        raise ConstraintRefusedError(
+            "grammar must be EBNF here (root ::= ...): the remote engine takes no other syntax"
+        )
     return grammar
 
 

@@ -50,6 +50,7 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         enable_prefix_caching=options.prefix_cache,
         stop_preempted_request=options.stop_preempted_request,
         num_threads=options.threads,
+        pin_threads=options.pin_threads,
         cpu_kernels=options.cpu_kernels,
         warmup=options.warmup,
         seed=options.seed,
@@ -57,12 +58,12 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
 
 
 def make_core(files: ModelFiles, config: EngineConfig, say: Callable[[str], None]) -> EngineCore:
-    """Import torch, load the weights, and build the core on them. `say` gets one line a phase."""
+    """Load the weights, and build the core on them. `say` gets one line a phase."""
     started = time.perf_counter()
-    from engine.runner.model_runner import ModelRunner
+    from engine.runner.load import load_runner
 
     say(f"imports: {time.perf_counter() - started:.2f} s")
-    runner = ModelRunner.load(files, config, say)
+    runner = load_runner(files, config, say)
     return EngineCore(runner, config, files.eos_token_ids, BitmaskFiller(runner.vocab_size))
 
 

@@ -78,6 +78,7 @@ class ServerOptions:
     )
     gpu_memory_utilization: float = option(0.9, "engine", "share of GPU memory to use, with --device cuda")
     threads: int | None = option(None, "engine", "CPU threads of a step", shown="physical cores")
+    pin_threads: bool = option(False, "engine", "keep each of them on a core of its own")
     cpu_kernels: str = option("auto", "engine", "compiled kernels on the CPU", choices=("auto", "off"))
     prefix_cache: bool = option(True, "engine", "reuse the KV of shared prompt beginnings")
     stop_preempted_request: bool = option(

@@ -11,11 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine.config import ConfigError
+
 SYSTEM, GROUPS, MEMBERSHIP = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-
-
-class PinningError(ValueError):
-    """Threads cannot be pinned here; the message names the option."""
 
 
 def usable_cores(system: Path = SYSTEM, groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
@@ -27,15 +25,15 @@ def usable_cores(system: Path = SYSTEM, groups: Path = GROUPS, membership: Path 
 def cpus_to_pin(num_threads: int, system: Path = SYSTEM) -> list[int]:
     """A CPU for each thread, from the process's own affinity mask: one of each core first, then their siblings.
 
-    Raises `PinningError` where the system has no affinity, or for more threads than there are CPUs.
+    Raises `ConfigError` where the system has no affinity, or for more threads than there are CPUs.
     """
     if not hasattr(os, "sched_setaffinity"):
-        raise PinningError("--pin-threads cannot work here: this system does not let a process choose its CPUs")
+        raise ConfigError("--pin-threads cannot work here: this system does not let a process choose its CPUs")
     cores = _cpus_by_core(system)
     turns = max(map(len, cores))
     cpus = [core[turn] for turn in range(turns) for core in cores if turn < len(core)]
     if num_threads > len(cpus):
-        raise PinningError(f"--pin-threads needs a CPU for each of {num_threads} threads, and {len(cpus)} may be used")
+        raise ConfigError(f"--pin-threads needs a CPU for each of {num_threads} threads, and {len(cpus)} may be used")
     return cpus[:num_threads]
 
 

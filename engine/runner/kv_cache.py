@@ -8,29 +8,13 @@ with compressed attention, keys alone are stored.
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 from math import prod
 
 import torch
 
+from engine.runner.kv_shape import KVShape
 
-@dataclass(frozen=True, slots=True)
-class KVShape:
-    """What decides the size of a KV cache block.
-
-    With `values_in_keys`, values are the first so many numbers of each key and take no memory of their own.
-    """
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-    values_in_keys: int | None = None
-
-    def bytes_a_block(self, block_size: int) -> int:
-        """Bytes of one block over all layers, keys and values."""
-        stored = self.head_dim * (2 if self.values_in_keys is None else 1)
-        return self.num_layers * block_size * self.num_kv_heads * stored * self.dtype.itemsize
+__all__ = ["KVCache", "KVShape", "LayerCache"]
 
 
 class LayerCache:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from engine.config import EngineConfig
-from engine.runner.kv_cache import KVShape
+from engine.runner.kv_shape import KVShape
 from engine.runner.weights.errors import ModelLoadError
 
 _MIB = 2**20
@@ -54,19 +52,19 @@ def plan_memory(
     config: EngineConfig,
     shape: KVShape,
     *,
-    device: torch.device,
+    device: str,
     weight_bytes: int,
     activations: int,
     available: int,
     total: int,
     model_max_len: int,
 ) -> MemoryPlan:
-    """The plan, given `available` bytes before the weights are loaded and `total` bytes of the device.
+    """The plan for "cpu" or "cuda": `available` bytes before the weights are loaded, `total` bytes of the device.
 
     Raises `ModelLoadError` when the weights do not fit, or when the KV cache cannot hold one sequence of the length
     asked for. Without `max_model_len` in the settings, the model's own is cut to what the KV cache holds.
     """
-    reserve = int(total * (1 - config.gpu_memory_utilization)) if device.type == "cuda" else 0
+    reserve = int(total * (1 - config.gpu_memory_utilization)) if device == "cuda" else 0
     rest = available - reserve - weight_bytes - activations
     if rest <= 0:
         raise ModelLoadError(
@@ -89,7 +87,7 @@ def plan_memory(
     )
 
 
-def _kv_bytes(config: EngineConfig, device: torch.device, rest: int, one_sequence: int) -> int:
+def _kv_bytes(config: EngineConfig, device: str, rest: int, one_sequence: int) -> int:
     """What the KV cache may take of the `rest`; on the CPU at least one whole sequence, if that fits."""
     if config.kv_cache_mib is not None:
         asked = config.kv_cache_mib * _MIB
@@ -98,7 +96,7 @@ def _kv_bytes(config: EngineConfig, device: torch.device, rest: int, one_sequenc
                 f"--kv-cache-mib {config.kv_cache_mib} does not fit: {_mib(rest)} are left beside weights and step"
             )
         return asked
-    return rest if device.type == "cuda" else min(rest, max(_CPU_KV_MIB * _MIB, one_sequence))
+    return rest if device == "cuda" else min(rest, max(_CPU_KV_MIB * _MIB, one_sequence))
 
 
 def _fitting_len(config: EngineConfig, wanted_len: int, num_blocks: int, block_bytes: int) -> int:

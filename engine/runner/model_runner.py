@@ -18,11 +18,10 @@ import torch
 from engine.config import EngineConfig
 from engine.core.runner import OutOfMemoryError, SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.runner.device import available_memory, keep_freed_memory, resolve_device, resolve_dtype, use_threads
+from engine.runner.device import available_memory, resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
-from engine.runner.kernels.cpu_llama import CompiledLlama
-from engine.runner.kernels.cpu_path import open_compiled
+from engine.runner.host_memory import keep_freed_memory
 from engine.runner.kernels.cuda_attention import PagedAttention
 from engine.runner.kernels.cuda_path import open_kernels, open_paged_attention
 from engine.runner.kernels.cuda_sampler import CudaSampler
@@ -53,7 +52,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Model | CompiledLlama,
+        model: Model,
         plan: MemoryPlan,
         device: torch.device,
         launcher: Launcher | None = None,
@@ -62,10 +61,10 @@ class ModelRunner:
         """With a `launcher`, its kernel samples; with `paged`, it computes the attention of decodes."""
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
-        kernels = model.instruction_set if isinstance(model, CompiledLlama) else f"torch {torch.__version__}"
-        self.description = f"{device.type}, {str(model.kv_shape.dtype).removeprefix('torch.')}, {kernels}"
+        number_format = str(model.kv_shape.dtype).removeprefix("torch.")
+        self.description = f"{device.type}, {number_format}, torch {torch.__version__}"
         self.runs_ahead = device.type == "cuda"
-        self._model: Model | CompiledLlama | None = model
+        self._model: Model | None = model
         self._cache: KVCache | None = KVCache(
             model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device
         )  # the spare block is that of graphs
@@ -75,8 +74,6 @@ class ModelRunner:
         )
         self._graphs: GraphRunner | None = None
         self._feed = TokenFeed()
-        if isinstance(model, CompiledLlama):
-            model.bind(self._cache, plan.block_size)
 
     @classmethod
     def load(cls, files: ModelFiles, config: EngineConfig, progress: Progress | None = None) -> ModelRunner:
@@ -88,18 +85,13 @@ class ModelRunner:
         device = resolve_device(config.device)
         threads = use_threads(config.num_threads)
         tensors = files.open_tensors()
-        compiled = open_compiled(files.config, tensors, config, device, threads, say)
-        dtype = resolve_dtype(config.dtype, device) if compiled is None else compiled.kv_shape.dtype
-        plan = _plan(files, config, device, dtype, None if compiled is None else compiled.weight_bytes)
+        dtype = resolve_dtype(config.dtype, device)
+        plan = _plan(files, config, device, dtype)
         say(str(plan))
         started = perf_counter()
         kind = architecture_of(files.config)
-        model: Model | CompiledLlama
-        if compiled is None:
-            model = kind.load(files.config, tensors, device=device, dtype=dtype, max_positions=plan.max_model_len)
-        else:
-            model = compiled.load()
-        number_format = str(dtype).removeprefix("torch.") if compiled is None else compiled.number_format
+        model = kind.load(files.config, tensors, device=device, dtype=dtype, max_positions=plan.max_model_len)
+        number_format = str(dtype).removeprefix("torch.")
         place = f"the CPU, threads: {threads}" if device.type == "cpu" else torch.cuda.get_device_name(device)
         millions = kind.sizes(files.config, dtype).num_parameters / 1e6
         say(f"weights: {millions:,.0f} M in {number_format} on {place}, {_seconds(started)}")
@@ -122,7 +114,7 @@ class ModelRunner:
     def capture(self, graphs: GraphDevice, max_num_seqs: int, say: Progress) -> None:
         """Record decodes of up to `max_num_seqs` sequences as graphs, where the model can be recorded."""
         model, cache, paged = self._model, self._cache, self._builder.paged
-        if model is None or cache is None or paged is None or isinstance(model, CompiledLlama):
+        if model is None or cache is None or paged is None:
             return
         if model.synchronises:
             say("CUDA graphs: none, as the host decides which experts compute")
@@ -181,8 +173,6 @@ class ModelRunner:
         """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
         if self._model is None or self._cache is None:
             raise RuntimeError("the runner is closed")
-        if isinstance(self._model, CompiledLlama):
-            return self._model.forward(batch)
         if self._graphs is not None and self._graphs.accepts(batch):
             return self._graphs.forward(batch, self._feed)
         built = self._builder.build(batch)
@@ -190,19 +180,15 @@ class ModelRunner:
         return self._model.forward(built, self._cache)
 
 
-def _plan(
-    files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype, packed_bytes: int | None
-) -> MemoryPlan:
-    """`packed_bytes` is the size of weights that stay as they are stored, None where they are cast to `dtype`."""
+def _plan(files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
     sizes = architecture_of(files.config).sizes(files.config, dtype)
     available = available_memory(device)
     context = sizes.context_size * min(config.max_model_len or files.max_model_len, files.max_model_len)
-    cast_bytes = sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype))
     return plan_memory(
         config,
         sizes.kv_shape,
-        device=device,
-        weight_bytes=cast_bytes if packed_bytes is None else packed_bytes,
+        device=device.type,
+        weight_bytes=sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype)),
         activations=activation_bytes(
             config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize, context
         ),

@@ -30,7 +30,7 @@ _NEEDED_FLAGS = {
     "avx512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
 }
 _NEEDED_FLAGS["avx512bf16"] = _NEEDED_FLAGS["avx512"] | {"avx512_bf16"}
-STEP_SOURCE = "cpu_decode.c"  # once for each instruction set
+SET_SOURCES = ("cpu_decode.c", "cpu_sample.c")  # once for each instruction set
 OTHER_SOURCES = ("cpu_library.c", "cpu_pack.c", "cpu_pool.c")
 
 
@@ -95,7 +95,11 @@ def cache_folder() -> Path:
 
 def _compile(compiler: str, sets: tuple[str, ...], scratch: Path) -> Path:
     """Every object in a process of its own, then the link."""
-    jobs = {f"step_{name}.o": [*COMMON_FLAGS, f"-DSET={name}", *SETS[name], STEP_SOURCE] for name in sets}
+    jobs = {
+        f"{Path(source).stem}_{name}.o": [*COMMON_FLAGS, f"-DSET={name}", *SETS[name], source]
+        for name in sets
+        for source in SET_SOURCES
+    }
     defines = [f"-DHAS_{name.upper()}" for name in sets]
     jobs |= {f"{Path(name).stem}.o": [*COMMON_FLAGS, *defines, name] for name in OTHER_SOURCES}
     _wait(*(_start([compiler, *flags, "-c", "-o", str(scratch / target)]) for target, flags in jobs.items()))

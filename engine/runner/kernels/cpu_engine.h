@@ -2,8 +2,11 @@
 #ifndef CPU_ENGINE_H
 #define CPU_ENGINE_H
 
+#include <stdatomic.h>
+
 #include "cpu_model.h"
 #include "cpu_pool.h"
+#include "cpu_sample.h"
 
 #define SLICE_ROWS 256 /* rows that go through the layers together */
 
@@ -16,13 +19,18 @@ struct engine {
     void (*step)(struct engine *engine, const struct batch *batch);
     void *memory;                    /* a step's working memory, as the step lays it out */
     int64_t nanoseconds[NUM_PHASES]; /* spent so far, as the calling thread saw it */
+    job_function sample;
+    struct draws draws; /* at hand */
+    _Atomic int32_t num_draws;
+    float *candidates; /* [threads, vocabulary]: room to look for thresholds in */
 };
 
-/* For each instruction set: the bytes of working memory that a model needs, its layout, and the step. */
+/* For each instruction set: the bytes of working memory that a model needs, its layout, the step, and the draws. */
 #define DECLARE_STEP(SET)                                                                                              \
     int64_t step_bytes_##SET(const struct model *model, int32_t threads);                                              \
     void step_prepare_##SET(struct engine *engine);                                                                    \
-    void step_##SET(struct engine *engine, const struct batch *batch);
+    void step_##SET(struct engine *engine, const struct batch *batch);                                                 \
+    void sample_##SET(void *engine, int32_t thread, uint32_t job);
 
 DECLARE_STEP(plain)
 DECLARE_STEP(avx2)

@@ -8,9 +8,10 @@ struct instruction_set {
     int64_t (*bytes)(const struct model *model, int32_t threads);
     void (*prepare)(struct engine *engine);
     void (*step)(struct engine *engine, const struct batch *batch);
+    job_function sample;
 };
 
-#define SET_OF(NAME) {step_bytes_##NAME, step_prepare_##NAME, step_##NAME}
+#define SET_OF(NAME) {step_bytes_##NAME, step_prepare_##NAME, step_##NAME, sample_##NAME}
 
 /* Those that were compiled: the build defines HAS_... for each. */
 static const struct instruction_set SETS[NUM_SETS] = {
@@ -62,9 +63,11 @@ struct engine *engine_create(const struct model *model, int32_t num_threads, con
     engine->model = *model;
     engine->model.layers = layers;
     engine->step = SETS[set].step;
+    engine->sample = SETS[set].sample;
     engine->pool = pool_create(num_threads, model->num_layers * PHASES_A_LAYER + PHASES_BESIDE, cpus);
     engine->memory = zeroed(SETS[set].bytes(model, num_threads));
-    if (!layers || !engine->pool || !engine->memory) {
+    engine->candidates = malloc(num_threads * model->head.rows * sizeof(float));
+    if (!layers || !engine->pool || !engine->memory || !engine->candidates) {
         engine_destroy(engine);
         return NULL;
     }
@@ -77,11 +80,18 @@ void engine_destroy(struct engine *engine) {
     if (!engine) return;
     pool_destroy(engine->pool);
     free(engine->memory);
+    free(engine->candidates);
     free((void *)engine->model.layers);
     free(engine);
 }
 
 void engine_step(struct engine *engine, const struct batch *batch) { engine->step(engine, batch); }
+
+void engine_sample(struct engine *engine, const struct draws *draws) {
+    engine->draws = *draws;
+    atomic_store(&engine->num_draws, draws->num_rows);
+    pool_run(engine->pool, engine->sample, engine);
+}
 
 void engine_times(const struct engine *engine, int64_t out[NUM_PHASES]) {
     memcpy(out, engine->nanoseconds, sizeof engine->nanoseconds);

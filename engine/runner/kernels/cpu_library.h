@@ -18,6 +18,9 @@ void engine_destroy(struct engine *engine);
 /* Compute a batch: its keys and values go to the KV cache, logits where the batch says. One call at a time. */
 void engine_step(struct engine *engine, const struct batch *batch);
 
+/* Draw a token for each row of logits. One call at a time, and none while a batch is computed. */
+void engine_sample(struct engine *engine, const struct draws *draws);
+
 /* Nanoseconds of every phase so far, in the order of `enum phase`. */
 void engine_times(const struct engine *engine, int64_t out[NUM_PHASES]);
 

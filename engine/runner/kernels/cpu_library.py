@@ -12,7 +12,6 @@ from pathlib import Path
 
 INSTRUCTION_SETS = ("plain", "avx2", "avx512", "avx512bf16")
 PHASES = ("embedding", "norms", "qkv", "rope", "attention", "output", "gate-up", "down", "head")
-BFLOAT16 = 30  # GGUF's number for bfloat16, and ours for plain rows of it
 
 
 class Matrix(Structure):
@@ -71,6 +70,19 @@ class Batch(Structure):
     )
 
 
+class Draws(Structure):
+    """`struct draws`: the rows of logits of a step, and what is drawn from them."""
+
+    _fields_ = (
+        *(
+            (name, c_void_p)
+            for name in ("logits", "settings", "edit_starts", "edits", "bitmask", "token_ids", "logprobs")
+        ),
+        ("num_rows", c_int32),
+        ("vocabulary", c_int32),
+    )
+
+
 @cache
 def load_library(path: Path) -> ctypes.CDLL:
     """The library at `path` with the types of its functions; raises `OSError` for one that cannot be loaded."""
@@ -80,6 +92,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("engine_create", c_void_p, [POINTER(Model), c_int32, POINTER(c_int32), c_int32]),
         ("engine_destroy", None, [c_void_p]),
         ("engine_step", None, [c_void_p, POINTER(Batch)]),
+        ("engine_sample", None, [c_void_p, POINTER(Draws)]),
         ("engine_times", None, [c_void_p, POINTER(c_int64)]),
         ("packed_kind", c_int32, [c_int32]),
         ("packed_bytes", c_int64, [c_int32, c_int32, c_int32]),

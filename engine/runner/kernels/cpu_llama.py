@@ -12,20 +12,19 @@ from array import array
 from typing import Any
 
 import numpy as np
-import torch
 
 from engine.core.scheduler_output import SchedulerOutput
-from engine.runner.kernels.cpu_library import INSTRUCTION_SETS, PHASES, Batch, Layer, Matrix, Model
-from engine.runner.kernels.cpu_weights import PackedWeights
-from engine.runner.kv_cache import KVCache
-from engine.runner.models.decoder import model_frequencies, open_checkpoint, tensor_shapes
+from engine.runner.kernels.cpu_library import INSTRUCTION_SETS, PHASES, Batch, Draws, Layer, Matrix, Model
+from engine.runner.kernels.cpu_weights import PackedWeights, check_shape
+from engine.runner.kv_pages import KVPages
+from engine.runner.models.model_tensors import ModelTensors, model_frequencies
 from engine.runner.models.registry import architecture_of
-from engine.runner.rope import rope_magnitude
-from engine.runner.weights.checkpoint import Checkpoint
+from engine.runner.models.shapes import EMBEDDING, HEAD
+from engine.runner.rope_frequencies import rope_magnitude
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.tensors import Tensors
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+BFLOAT16_BITS = np.dtype(np.uint16)  # numpy has no bfloat16: the KV cache's numbers are known by their bits
 _MATRICES = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -62,18 +61,17 @@ class CompiledLlama:
     ) -> None:
         self.config = architecture_of(config).read(config)
         self.vocab_size, self.group, self.windows = self.config.vocab_size, self.config.group, self.config.windows[:1]
-        self.kv_shape = self.config.kv_shape(torch.bfloat16)
+        self.kv_shape = self.config.kv_shape(BFLOAT16_BITS)
         self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
-        self._library, self._threads, self._cpus = library, threads, cpus
-        checkpoint = open_checkpoint(self.config, tensors, device="cpu", dtype=torch.float32)
+        self._library, self.threads, self.cpus = library, threads, cpus
+        found = ModelTensors(self.config, tensors)
         self._scale = self.config.head_dim**-0.5 * rope_magnitude(config) ** 2  # queries and keys both grow
-        self._frequencies = model_frequencies(config, self.config, checkpoint).contiguous()
-        shapes = tensor_shapes(self.config)
-        self._unread: Checkpoint | None = checkpoint  # None once it is read: the file's pages need not stay in memory
+        self._frequencies = np.ascontiguousarray(model_frequencies(config, self.config, found), np.float32)
+        self._unread: ModelTensors | None = found  # None once it is read: the file's pages need not stay in memory
         self._vectors: dict[str, np.ndarray[Any, Any]] = {}  # float32, by name; the library keeps their addresses
-        self._vector_names = [name for name, shape in shapes.items() if len(shape) == 1]
-        matrices = {name: (shape[0], shape[1]) for name, shape in shapes.items() if len(shape) == 2}
-        self._weights = PackedWeights(library, checkpoint.tensors, matrices)
+        self._vector_names = [name for name, shape in found.shapes.items() if len(shape) == 1]
+        matrices = {name: (shape[0], shape[1]) for name, shape in found.shapes.items() if len(shape) == 2}
+        self._weights = PackedWeights(library, found, matrices)
         self.weight_bytes, self.number_format = self._weights.num_bytes, self._weights.number_format
         self._engine: int | None = None
         self._batch = _BatchArrays()
@@ -82,17 +80,19 @@ class CompiledLlama:
         """Read and pack the weights; raises `ModelLoadError`."""
         if self._unread is None:
             raise RuntimeError("the weights are loaded already")
-        self._weights.load(self._threads)
+        self._weights.load(self.threads)
         for name in self._vector_names:
-            self._vectors[name] = np.ascontiguousarray(self._unread.take_float(name).numpy())
+            vector = self._unread.floats(name)
+            check_shape(name, vector.shape, self._unread.shapes[name])
+            self._vectors[name] = np.ascontiguousarray(vector)
         self._unread = None
         return self
 
-    def bind(self, cache: KVCache, block_size: int) -> None:
+    def bind(self, cache: KVPages, block_size: int) -> None:
         """Make the engine that writes to `cache`; raises `ModelLoadError` without memory for it."""
         config = self.config
         layers = (Layer * config.num_layers)(*(self._layer(i, cache) for i in range(config.num_layers)))
-        embedding = self._weights.matrix(_EMBEDDING)
+        embedding = self._weights.matrix(EMBEDDING)
         model = Model(
             num_layers=config.num_layers,
             hidden=config.hidden_size,
@@ -103,28 +103,34 @@ class CompiledLlama:
             block_size=block_size,
             eps=config.rms_norm_eps,
             scale=self._scale,
-            frequencies=self._frequencies.data_ptr(),
+            frequencies=self._frequencies.ctypes.data,
             final_norm=self._vector("model.norm.weight"),
             embedding=embedding,
-            head=embedding if config.tied else self._weights.matrix(_HEAD),
+            head=embedding if config.tied else self._weights.matrix(HEAD),
             layers=layers,
         )
         set_id = INSTRUCTION_SETS.index(self.instruction_set)
-        cpus = None if self._cpus is None else (ctypes.c_int32 * self._threads)(*self._cpus)
-        self._engine = self._library.engine_create(ctypes.byref(model), self._threads, cpus, set_id)
+        cpus = None if self.cpus is None else (ctypes.c_int32 * self.threads)(*self.cpus)
+        self._engine = self._library.engine_create(ctypes.byref(model), self.threads, cpus, set_id)
         if self._engine is None:
             raise ModelLoadError("there is no memory for the CPU kernels, or not enough threads: lower --threads")
         weakref.finalize(self, self._library.engine_destroy, self._engine)
         self._cache, self._block_size = cache, block_size
 
-    def forward(self, batch: SchedulerOutput) -> torch.Tensor:
+    def forward(self, batch: SchedulerOutput) -> np.ndarray[Any, Any]:
         """Compute the batch's tokens, write their KV to the cache; float32 logits `[sampling rows, V]`."""
         if self._engine is None:
             raise RuntimeError("the model is bound to no cache yet")
         arrays = self._batch.fill(batch)
-        logits = torch.empty((len(arrays.sampling_rows), self.vocab_size), dtype=torch.float32)
-        self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.data_ptr())))
+        logits = np.empty((len(arrays.sampling_rows), self.vocab_size), np.float32)
+        self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.ctypes.data)))
         return logits
+
+    def sample(self, draws: Draws) -> None:
+        """Draw the tokens that `draws` asks for, on the threads of the model."""
+        if self._engine is None:
+            raise RuntimeError("the model is bound to no cache yet")
+        self._library.engine_sample(self._engine, ctypes.byref(draws))
 
     def phase_seconds(self) -> dict[str, float]:
         """Seconds spent in each phase of the steps so far."""
@@ -132,12 +138,12 @@ class CompiledLlama:
         self._library.engine_times(self._engine, times)
         return {name: time / 1e9 for name, time in zip(PHASES, times, strict=True)}
 
-    def _layer(self, index: int, cache: KVCache) -> Layer:
+    def _layer(self, index: int, cache: KVPages) -> Layer:
         prefix = f"model.layers.{index}."
         norms = {field: self._vector(f"{prefix}{name}.weight") for field, name in _NORMS.items()}
         matrices = {field: self._matrix(f"{prefix}{name}") for field, name in _MATRICES.items()}
-        stored = cache.layers[index]
-        return Layer(**norms, **matrices, keys=stored.keys.data_ptr(), values=stored.values.data_ptr())
+        keys, values = cache.addresses[index]
+        return Layer(**norms, **matrices, keys=keys, values=values)
 
     def _matrix(self, module: str) -> Matrix:
         return self._weights.matrix(f"{module}.weight", self._vectors.get(f"{module}.bias"))

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from gguf.constants import GGMLQuantizationType
 
-from engine.runner.kernels.cpu_library import BFLOAT16, Matrix
+from engine.runner.kernels.cpu_library import Matrix
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.progress import loading_bar
-from engine.runner.weights.tensors import StoredBlocks, Tensors
+from engine.runner.weights.tensors import BFLOAT16, StoredBlocks, Tensors
 
 _ALIGNMENT = 64
 
@@ -87,7 +86,7 @@ class PackedWeights:
         blocks = None if self._tensors is None else self._tensors.stored_blocks(name)
         if blocks is None or self._library.packed_kind(blocks.type_id) < 0:
             return None
-        _check_shape(name, blocks.shape, shape)
+        check_shape(name, blocks.shape, shape)
         return blocks
 
     def _address(self, place: _Place) -> int:
@@ -111,11 +110,18 @@ class PackedWeights:
             return place.blocks.data, place.rows // heads if heads else 0
         if self._tensors is None:
             raise RuntimeError("the weights are loaded already")
-        tensor = self._tensors.load(name).to(torch.bfloat16).contiguous()
-        _check_shape(name, tuple(tensor.shape), (place.rows, place.columns))
-        return tensor.view(torch.uint16).numpy(), 0
+        floats = self._tensors.floats(name)
+        check_shape(name, floats.shape, (place.rows, place.columns))
+        return _bfloat16_bits(floats), 0
 
 
-def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, int]) -> None:
+def check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raises `ModelLoadError` for a tensor of another shape than the model needs."""
     if found != expected:
         raise ModelLoadError(f"tensor {name} has shape {list(found)}, but the model needs {list(expected)}")
+
+
+def _bfloat16_bits(floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The nearest bfloat16 numbers, ties to even, as uint16."""
+    bits = np.ascontiguousarray(floats).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

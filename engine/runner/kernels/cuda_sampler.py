@@ -14,27 +14,11 @@ import torch
 
 from engine.core.scheduler_output import ScheduledSequence
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS, Launcher
-from engine.runner.logit_edits import LogitEdits
 from engine.runner.sampler import PendingTokens, Sampler
+from engine.runner.sampling_rows import edits_of, settings_of
 
 _THREADS = 1024
 _MOST_TOKENS = 2**20  # of a vocabulary: the sums of so many groups fit into shared memory
-_LEAST_TEMPERATURE = 1e-30  # what float32 can still divide by
-_MASK_64, _MOST_TOP_K = 2**64 - 1, 2**31 - 1
-
-ROW = np.dtype(
-    [
-        ("seed", np.uint64),
-        ("top_p", np.float64),
-        ("position", np.uint32),
-        ("top_k", np.int32),
-        ("temperature", np.float32),
-        ("log_min_p", np.float32),
-        ("wants_logprob", np.int32),
-        ("unused", np.int32),
-    ]
-)
-EDIT = np.dtype([("token", np.int32), ("factor", np.float32), ("subtracted", np.float32), ("before", np.float32)])
 
 
 class CudaSampler:
@@ -61,7 +45,9 @@ class CudaSampler:
         top = _top_logits(logits, logprob_rows)
         token_ids = torch.empty(number, dtype=torch.int64, device=device)
         logprobs = torch.empty(number, 2, dtype=torch.float32, device=device)
-        starts, edits = self._edits(items, device)
+        starts, edits = (
+            None if part is None else on_device(part, device) for part in edits_of(items, self._vocab_size)
+        )
         rows = on_device(settings_of(items), device)
         arguments = (logits, np.int32(self._vocab_size), rows, starts, edits, mask, token_ids, logprobs)
         if number:
@@ -80,27 +66,6 @@ class CudaSampler:
             raise ValueError(f"the bitmask must have shape {list(expected)}, not {list(words.shape)}")
         return on_device(words, logits.device)
 
-    def _edits(
-        self, items: Items[ScheduledSequence], device: torch.device
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Where each row's penalties and additions start, and all of them; None where there are none."""
-        collected = LogitEdits(items, self._vocab_size)
-        places, factors, subtracted = collected.penalties
-        additions = collected.additions
-        if not len(places) and not additions:
-            return None, None
-        added = np.fromiter(additions.keys(), np.int64, len(additions))
-        kinds = np.repeat([0, 1], [len(places), len(added)])
-        places = np.concatenate((places, added))
-        runs = places // self._vocab_size * 2 + kinds  # of row r: 2r for its penalties, then 2r + 1
-        order = np.argsort(runs, kind="stable")
-        edits = np.zeros(len(places), EDIT)
-        edits["token"] = (places % self._vocab_size)[order]
-        edits["factor"] = np.concatenate((factors, np.ones(len(added), np.float32)))[order]
-        edits["subtracted"] = np.concatenate((subtracted, -np.fromiter(additions.values(), np.float32)))[order]
-        starts = np.searchsorted(runs[order], np.arange(2 * len(items) + 1)).astype(np.int32)
-        return on_device(starts, device), on_device(edits, device)
-
     def _sample_by_tensors(
         self, logits: torch.Tensor, items: Items[ScheduledSequence], bitmask: Any | None
     ) -> PendingTokens:
@@ -117,22 +82,6 @@ def apply_bitmask(launcher: Launcher, logits: torch.Tensor, mask: torch.Tensor) 
     rows, vocab = logits.shape
     grid = (-(-vocab // _THREADS), rows, 1)
     launcher.launch(APPLY_BITMASK, "apply_bitmask", grid, _THREADS, (logits, np.int32(vocab), mask))
-
-
-def settings_of(items: Items[ScheduledSequence]) -> Any:
-    """The rows' settings as the kernel reads them; a draw's position is that of the token it yields."""
-    params = [item.sequence.sampling_params for item in items]
-    rows = np.zeros(len(items), ROW)
-    rows["seed"] = [item.sequence.seed & _MASK_64 for item in items]
-    rows["position"] = [item.start + item.num_tokens for item in items]
-    rows["top_p"] = [setting.top_p for setting in params]
-    rows["top_k"] = [min(setting.top_k, _MOST_TOP_K) for setting in params]
-    rows["temperature"] = [
-        0.0 if setting.is_greedy else max(setting.temperature, _LEAST_TEMPERATURE) for setting in params
-    ]
-    rows["log_min_p"] = torch.tensor([setting.min_p for setting in params], dtype=torch.float32).log().numpy()
-    rows["wants_logprob"] = [setting.logprobs is not None for setting in params]
-    return rows
 
 
 def on_device(array: Any, device: torch.device) -> torch.Tensor:

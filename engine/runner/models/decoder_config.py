@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from engine.runner.forward_batch import Window
-from engine.runner.kv_cache import KVShape
+from engine.runner.kv_shape import KVShape
 from engine.runner.weights.errors import ModelLoadError
+
+Window = int | None
+"""How many tokens a token looks at, itself included; None means all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,8 @@ class DecoderConfig:
             return 0
         return self.num_heads * (2 * latent.plain_dim + latent.rope_dim + latent.value_dim)
 
-    def kv_shape(self, dtype: torch.dtype) -> KVShape:
-        """What the KV cache holds of a token."""
+    def kv_shape(self, dtype: Any) -> KVShape:
+        """What the KV cache holds of a token; `dtype` as in `KVShape`."""
         if self.latent is not None:
             stored = self.latent.rank + self.latent.rope_dim
             return KVShape(self.num_layers, 1, stored, dtype, values_in_keys=self.latent.rank)

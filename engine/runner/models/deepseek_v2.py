@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.runner.models.decoder import DecoderArchitecture
+from engine.runner.models.architecture import DecoderArchitecture
 from engine.runner.models.decoder_config import DecoderConfig, ExpertsConfig, LatentConfig, positive
-from engine.runner.rope import yarn_magnitude
+from engine.runner.rope_frequencies import yarn_magnitude
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.hf_directory import rope_scaling
 

@@ -11,23 +11,11 @@ import torch
 from torch.nn.functional import linear, silu
 
 from engine.runner.models.decoder_config import ExpertsConfig
-from engine.runner.models.mlp import GatedMlp, mlp_shapes
-from engine.runner.weights.checkpoint import Checkpoint, Shapes
+from engine.runner.models.mlp import GatedMlp
+from engine.runner.models.shapes import CORRECTION, ROUTER
+from engine.runner.weights.checkpoint import Checkpoint
 
-_ROUTER, _CORRECTION = "gate.weight", "gate.e_score_correction_bias"
 _TINY = 1e-20
-
-
-def experts_shapes(prefix: str, config: ExpertsConfig, hidden_size: int) -> Shapes:
-    """The tensors of a layer of experts, by name."""
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}{_ROUTER}": (config.count, hidden_size)}
-    if config.corrected:
-        shapes[f"{prefix}{_CORRECTION}"] = (config.count,)
-    for index in range(config.count):
-        shapes |= mlp_shapes(f"{prefix}experts.{index}.", hidden_size, config.intermediate_size, bias=False)
-    if config.shared_size:
-        shapes |= mlp_shapes(f"{prefix}shared_experts.", hidden_size, config.shared_size, bias=False)
-    return shapes
 
 
 class Experts:
@@ -67,10 +55,10 @@ class Router:
 
     def __init__(self, config: ExpertsConfig, checkpoint: Checkpoint, prefix: str) -> None:
         self._config = config
-        self._weight = checkpoint.take_float(f"{prefix}{_ROUTER}").to(checkpoint.device)  # [E, H]
+        self._weight = checkpoint.take_float(f"{prefix}{ROUTER}").to(checkpoint.device)  # [E, H]
         self._correction: torch.Tensor | None = None
         if config.corrected:
-            self._correction = checkpoint.take_float(f"{prefix}{_CORRECTION}").to(checkpoint.device)
+            self._correction = checkpoint.take_float(f"{prefix}{CORRECTION}").to(checkpoint.device)
 
     def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """x `[T, H]` -> weights float32 `[T, K]` and experts int64 `[T, K]`."""

@@ -5,31 +5,12 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import rms_norm
 
-from engine.runner.forward_batch import ForwardBatch, Window
+from engine.runner.forward_batch import ForwardBatch
 from engine.runner.kv_cache import LayerCache
 from engine.runner.linear import make_linear
-from engine.runner.models.decoder_config import DecoderConfig
+from engine.runner.models.decoder_config import DecoderConfig, Window
 from engine.runner.rope import Rope, RopeTables
-from engine.runner.weights.checkpoint import Checkpoint, Shapes
-
-
-def grouped_shapes(prefix: str, config: DecoderConfig) -> Shapes:
-    """The tensors of the attention of one layer, by name."""
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    linears = {
-        "q_proj": (queries, config.hidden_size, config.qkv_bias),
-        "k_proj": (keys, config.hidden_size, config.qkv_bias),
-        "v_proj": (keys, config.hidden_size, config.qkv_bias),
-        "o_proj": (config.hidden_size, queries, config.output_bias),
-    }
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, (rows, columns, has_bias) in linears.items():
-        shapes[f"{prefix}{name}.weight"] = (rows, columns)
-        if has_bias:
-            shapes[f"{prefix}{name}.bias"] = (rows,)
-    if config.head_norms:
-        shapes |= {f"{prefix}{name}.weight": (config.head_dim,) for name in ("q_norm", "k_norm")}
-    return shapes
+from engine.runner.weights.checkpoint import Checkpoint
 
 
 class GroupedAttention:

@@ -21,28 +21,9 @@ from engine.runner.linear import make_linear
 from engine.runner.models.decoder_config import DecoderConfig, LatentConfig
 from engine.runner.models.norm import RmsNorm
 from engine.runner.rope import Rope, RopeTables
-from engine.runner.weights.checkpoint import Checkpoint, Shapes
+from engine.runner.weights.checkpoint import Checkpoint
 
 _NORM_EPS = 1e-6  # of the norms of compressed vectors, whatever the configuration says of the others
-
-
-def latent_shapes(prefix: str, config: DecoderConfig, latent: LatentConfig) -> Shapes:
-    """The tensors of the attention of one layer, by name."""
-    hidden, heads = config.hidden_size, config.num_heads
-    queries = heads * (latent.plain_dim + latent.rope_dim)
-    shapes: dict[str, tuple[int, ...]] = {
-        "kv_a_proj_with_mqa": (latent.rank + latent.rope_dim, hidden),
-        "kv_a_layernorm": (latent.rank,),
-        "kv_b_proj": (heads * (latent.plain_dim + latent.value_dim), latent.rank),
-        "o_proj": (hidden, heads * latent.value_dim),
-    }
-    if latent.query_rank is None:
-        shapes["q_proj"] = (queries, hidden)
-    else:
-        shapes["q_a_proj"] = (latent.query_rank, hidden)
-        shapes["q_a_layernorm"] = (latent.query_rank,)
-        shapes["q_b_proj"] = (queries, latent.query_rank)
-    return {f"{prefix}{name}.weight": shape for name, shape in shapes.items()}
 
 
 class LatentAttention:

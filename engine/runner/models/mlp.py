@@ -5,20 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.runner.linear import make_gate_up, make_linear
-from engine.runner.weights.checkpoint import Checkpoint, Shapes
-
-
-def mlp_shapes(prefix: str, hidden_size: int, intermediate_size: int, bias: bool) -> Shapes:
-    """The tensors of an MLP, by name."""
-    sizes = {
-        "gate_proj": (intermediate_size, hidden_size),
-        "up_proj": (intermediate_size, hidden_size),
-        "down_proj": (hidden_size, intermediate_size),
-    }
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}{name}.weight": size for name, size in sizes.items()}
-    if bias:
-        shapes |= {f"{prefix}{name}.bias": size[:1] for name, size in sizes.items()}
-    return shapes
+from engine.runner.weights.checkpoint import Checkpoint
 
 
 class GatedMlp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.runner.models.decoder import DecoderArchitecture
+from engine.runner.models.architecture import DecoderArchitecture
 from engine.runner.models.mistral import read
 
 PHI3 = DecoderArchitecture(read)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.runner.forward_batch import Window
-from engine.runner.models.decoder import DecoderArchitecture
-from engine.runner.models.decoder_config import DecoderConfig, layer_windows, positive
+from engine.runner.models.architecture import DecoderArchitecture
+from engine.runner.models.decoder_config import DecoderConfig, Window, layer_windows, positive
 
 
 def read(config: Mapping[str, Any]) -> DecoderConfig:

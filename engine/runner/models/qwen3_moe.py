@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.runner.models.decoder import DecoderArchitecture
+from engine.runner.models.architecture import DecoderArchitecture
 from engine.runner.models.decoder_config import DecoderConfig, ExpertsConfig, positive
 
 

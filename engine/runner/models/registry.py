@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from engine.runner.forward_batch import ForwardBatch, Window
-from engine.runner.kv_cache import KVCache, KVShape
-from engine.runner.models.decoder import DecoderArchitecture
+from engine.runner.kv_shape import KVShape
+from engine.runner.models.architecture import DecoderArchitecture
+from engine.runner.models.decoder_config import Window
 from engine.runner.models.deepseek_v2 import DEEPSEEK_V2
 from engine.runner.models.deepseek_v3 import DEEPSEEK_V3
 from engine.runner.models.llama import LLAMA
@@ -19,6 +17,12 @@ from engine.runner.models.qwen2 import QWEN2
 from engine.runner.models.qwen3 import QWEN3
 from engine.runner.models.qwen3_moe import QWEN3_MOE
 from engine.runner.weights.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.runner.forward_batch import ForwardBatch
+    from engine.runner.kv_cache import KVCache
 
 
 class Model(Protocol):

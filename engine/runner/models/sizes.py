@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.runner.kv_cache import KVShape
+from engine.runner.kv_shape import KVShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,14 +12,12 @@ from engine.runner.weights.progress import loading_bar
 from engine.runner.weights.tensors import Tensors
 
 Shapes = Mapping[str, tuple[int, ...]]
-_NAMED = 4
 
 
 class Checkpoint:
     """Hands out `tensors` by name on `device` in `dtype`.
 
-    `shapes` names every tensor the model uses, `ignored` those that may be there without being used. Raises
-    `ModelLoadError` at once when tensors are missing or left over, and at `take` for one that is misshapen.
+    `shapes` names every tensor the model uses. Raises `ModelLoadError` at `take` for one that is misshapen.
     """
 
     def __init__(
@@ -27,19 +25,9 @@ class Checkpoint:
         tensors: Tensors,
         shapes: Shapes,
         *,
-        ignored: Set[str] = frozenset(),
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        missing = [name for name in shapes if name not in tensors.names]
-        if missing:
-            raise ModelLoadError(f"the model's weights lack {_listed(missing)}: download or convert the model again")
-        left_over = sorted(tensors.names - shapes.keys() - ignored)
-        if left_over:
-            raise ModelLoadError(
-                f"the model's weights hold {_listed(left_over)}, which its architecture does not use: "
-                "its configuration does not describe it"
-            )
         self.device, self.dtype = device, dtype
         self.tensors, self._shapes = tensors, shapes
         self._advance: Callable[[int], object] = lambda number: None
@@ -95,8 +83,3 @@ class Checkpoint:
             raise ModelLoadError(f"tensor {name} has shape {list(tensor.shape)}, but the model needs {list(expected)}")
         self._advance(1)
         return tensor
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more tensors" if more > 0 else "")

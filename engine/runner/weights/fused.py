@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from engine.runner.weights.tensors import StoredBlocks, Tensors
+
+if TYPE_CHECKING:
+    import torch
 
 _FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -31,6 +35,10 @@ class _Part:
     begin: int
     end: int
 
+    def of(self, whole: Any) -> Any:
+        """This part of the stored tensor or array."""
+        return (whole if self.index is None else whole[self.index])[self.begin : self.end]
+
 
 class SplitTensors:
     """`tensors` with the parts of fused ones in their place; see `Tensors` for the interface."""
@@ -46,10 +54,13 @@ class SplitTensors:
 
     def load(self, name: str) -> torch.Tensor:
         part = self._parts.get(name)
-        if part is None:
-            return self._tensors.load(name)
-        whole = self._tensors.load(part.stored)
-        return (whole if part.index is None else whole[part.index])[part.begin : part.end]
+        whole = self._tensors.load(name if part is None else part.stored)
+        return whole if part is None else part.of(whole)
+
+    def floats(self, name: str) -> np.ndarray[Any, Any]:
+        part = self._parts.get(name)
+        whole = self._tensors.floats(name if part is None else part.stored)
+        return whole if part is None else part.of(whole)
 
     def stored_blocks(self, name: str) -> StoredBlocks | None:
         return None if name in self._parts else self._tensors.stored_blocks(name)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from engine.runner.weights.gguf_file import GgufFile
 from engine.runner.weights.gguf_names import checkpoint_name, expert_names, interleaved_heads_key, split_latent
 from engine.runner.weights.tensors import StoredBlocks
+
+if TYPE_CHECKING:
+    import torch
 
 Array = np.ndarray[Any, Any]
 
@@ -82,10 +84,15 @@ class GgufTensors:
         return self._places.keys()
 
     def load(self, name: str) -> torch.Tensor:
+        import torch
+
         array = self._places[name].array(self.file)
         if not array.flags.writeable:
             array = array.copy()
         return torch.from_numpy(array)
+
+    def floats(self, name: str) -> Array:
+        return self._places[name].array(self.file).astype(np.float32)
 
     def stored_blocks(self, name: str) -> StoredBlocks | None:
         return self._places[name].blocks(self.file)

@@ -53,7 +53,7 @@ class ModelFiles:
     generation: dict[str, float] = field(default_factory=dict)
 
     def open_tensors(self) -> Tensors:
-        """The weights by their names in a Hugging Face checkpoint, memory-mapped. Imports torch."""
+        """The weights by their names in a Hugging Face checkpoint, memory-mapped."""
         from engine.runner.weights.gguf_tensors import GgufTensors
         from engine.runner.weights.tensors import SafetensorsTensors
 

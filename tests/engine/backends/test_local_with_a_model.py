@@ -10,7 +10,7 @@ from engine.backends.local import LocalBackend
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sampling_params import SamplingParams
-from engine.runner.model_runner import ModelRunner
+from engine.runner.load import load_runner
 from engine.runner.weights.model_files import open_model
 
 
@@ -25,7 +25,7 @@ def make_core() -> EngineCore:
         kv_cache_mib=24,
         num_threads=1,
     )
-    return EngineCore(ModelRunner.load(files, config), config, files.eos_token_ids)
+    return EngineCore(load_runner(files, config), config, files.eos_token_ids)
 
 
 def assert_at_rest(core: EngineCore) -> None:

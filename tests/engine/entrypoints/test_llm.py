@@ -26,6 +26,7 @@ from engine.core.sequence import Sequence
 from engine.entrypoints import llm as llm_module
 from engine.entrypoints.options import OptionError
 from engine.entrypoints.statistics import Statistics
+from engine.runner.cpu_runner import CpuRunner
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.errors import ModelLoadError
 from tests.engine.runner.small_models import make_reference, save_directory
@@ -324,7 +325,7 @@ def test_a_closed_engine_says_so_and_may_be_closed_again(folder: Path) -> None:
 def test_many_runs_and_many_engines_in_one_process_leave_nothing_behind(folder: Path) -> None:
     def alive() -> int:
         gc.collect()
-        return sum(type(thing) in (Sequence, LLM, ModelRunner) for thing in gc.get_objects())
+        return sum(type(thing) in (Sequence, LLM, CpuRunner, ModelRunner) for thing in gc.get_objects())
 
     before = alive()
     for _ in range(3):

@@ -13,10 +13,11 @@ import torch
 from engine.backend import EngineRequest
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
+from engine.core.runner import Runner
 from engine.core.sampling_params import SamplingParams
 from engine.grammar.bitmask import BitmaskFiller
 from engine.grammar.vocabulary import Vocabulary
-from engine.runner.model_runner import ModelRunner
+from engine.runner.load import load_runner
 from engine.runner.weights.model_files import ModelFiles
 from recipe.request import OutputConstraint
 from recipe.stream.inference import InferenceFinishReason
@@ -36,14 +37,14 @@ PERSON_JSON = OutputConstraint("json", json.dumps(PERSON))
 
 
 @pytest.fixture(scope="module")
-def runner(smollm2_files: ModelFiles) -> Iterator[ModelRunner]:
+def runner(smollm2_files: ModelFiles) -> Iterator[Runner]:
     config = EngineConfig(max_model_len=512, max_num_seqs=16, kv_cache_mib=128, num_threads=1)
-    runner = ModelRunner.load(smollm2_files, config)
+    runner = load_runner(smollm2_files, config)
     yield runner
     runner.close()
 
 
-def model_of(runner: ModelRunner, vocabulary: Vocabulary, num_blocks: int | None = None) -> Model:
+def model_of(runner: Runner, vocabulary: Vocabulary, num_blocks: int | None = None) -> Model:
     """A core over the runner, of whose blocks it may know fewer than there are."""
     config = EngineConfig(max_model_len=512, max_num_seqs=16, enable_prefix_caching=False, reserved_tokens=1)
     core = EngineCore(_Limited(runner, num_blocks or runner.num_blocks), config, [2], BitmaskFiller(runner.vocab_size))
@@ -53,7 +54,7 @@ def model_of(runner: ModelRunner, vocabulary: Vocabulary, num_blocks: int | None
 class _Limited:
     """A runner with fewer blocks; it outlives its cores."""
 
-    def __init__(self, runner: ModelRunner, num_blocks: int) -> None:
+    def __init__(self, runner: Runner, num_blocks: int) -> None:
         self._runner = runner
         self.num_blocks = num_blocks
 
@@ -87,7 +88,7 @@ def assert_person(text: str) -> None:
     assert all(type(score) is int for score in person["scores"])
 
 
-def test_everything_that_finishes_is_valid_in_a_batch_of_all_kinds(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_everything_that_finishes_is_valid_in_a_batch_of_all_kinds(runner: Runner, smollm2: Vocabulary) -> None:
     """`scripts/bench_constrained.py --prove 300` is the long form."""
     proof = prove(model_of(runner, smollm2), num_requests=60, num_schemas=40, max_tokens=64)
     assert proof.failures == []
@@ -95,7 +96,7 @@ def test_everything_that_finishes_is_valid_in_a_batch_of_all_kinds(runner: Model
     assert proof.finished.total() + proof.cut.total() == 60
 
 
-def test_sequences_that_are_preempted_go_on_in_their_grammars(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_sequences_that_are_preempted_go_on_in_their_grammars(runner: Runner, smollm2: Vocabulary) -> None:
     model = model_of(runner, smollm2, num_blocks=9)
     results = generate(model, PERSON_JSON, count=6)
     assert model.core.stats().preemptions > 0
@@ -104,9 +105,7 @@ def test_sequences_that_are_preempted_go_on_in_their_grammars(runner: ModelRunne
         assert_person(text)
 
 
-def test_whitespace_cannot_fill_the_answer_however_much_the_model_wants_it(
-    runner: ModelRunner, smollm2: Vocabulary
-) -> None:
+def test_whitespace_cannot_fill_the_answer_however_much_the_model_wants_it(runner: Runner, smollm2: Vocabulary) -> None:
     blanks = [token for text in (b" ", b"\n", b"  ", b"\n\n", b"\t") for token in smollm2.encode(text)]
     two = {"type": "object", "properties": {name: {"type": "boolean"} for name in "ab"}, "required": ["a", "b"],
            "additionalProperties": False}  # fmt: skip
@@ -117,14 +116,14 @@ def test_whitespace_cannot_fill_the_answer_however_much_the_model_wants_it(
     assert text.count("\n") >= 3, "the bias was felt"
 
 
-def test_a_model_that_wants_to_end_at_once_still_answers_in_full(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_a_model_that_wants_to_end_at_once_still_answers_in_full(runner: Runner, smollm2: Vocabulary) -> None:
     results = generate(model_of(runner, smollm2), PERSON_JSON, count=4, logit_bias={2: 100.0})
     for text, end in results:
         assert end is STOP
         assert_person(text)
 
 
-def test_a_stop_token_in_the_middle_of_json_does_not_stop_it(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_a_stop_token_in_the_middle_of_json_does_not_stop_it(runner: Runner, smollm2: Vocabulary) -> None:
     (digit,) = smollm2.encode(b"1")
     settings = {"stop_token_ids": [digit], "logit_bias": {digit: 50.0}}
     results = generate(model_of(runner, smollm2), PERSON_JSON, count=4, **settings)
@@ -135,14 +134,14 @@ def test_a_stop_token_in_the_middle_of_json_does_not_stop_it(runner: ModelRunner
 
 @pytest.mark.parametrize("settings", [{"min_tokens": 50}, {"ignore_eos": True}, {}])
 def test_an_output_ends_with_its_grammar_whatever_else_was_asked(
-    runner: ModelRunner, smollm2: Vocabulary, settings: dict[str, Any]
+    runner: Runner, smollm2: Vocabulary, settings: dict[str, Any]
 ) -> None:
     pattern = OutputConstraint("regex", "[0-9]{3}-[a-f]{2}")
     ((text, end),) = generate(model_of(runner, smollm2), pattern, **settings)
     assert re.fullmatch(pattern.schema, text) and end is STOP
 
 
-def test_a_grammar_that_only_may_end_goes_on_until_min_tokens(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_a_grammar_that_only_may_end_goes_on_until_min_tokens(runner: Runner, smollm2: Vocabulary) -> None:
     ((text, end),) = generate(
         model_of(runner, smollm2), OutputConstraint("regex", "[a-z ]+"), min_tokens=20, max_tokens=40,
         logit_bias={2: 100.0},
@@ -150,7 +149,7 @@ def test_a_grammar_that_only_may_end_goes_on_until_min_tokens(runner: ModelRunne
     assert end is STOP and len(smollm2.encode(text.encode())) >= 15 and re.fullmatch("[a-z ]+", text)
 
 
-def test_a_grammar_that_no_token_can_follow_fails_its_sequence_alone(runner: ModelRunner, smollm2: Vocabulary) -> None:
+def test_a_grammar_that_no_token_can_follow_fails_its_sequence_alone(runner: Runner, smollm2: Vocabulary) -> None:
     model = model_of(runner, smollm2)
     (digit,) = smollm2.encode(b"7")
     handle = model.compile(OutputConstraint("regex", "7+x"))
@@ -165,7 +164,7 @@ def test_a_grammar_that_no_token_can_follow_fails_its_sequence_alone(runner: Mod
 
 
 def test_masks_leave_the_logits_of_unconstrained_rows_bit_for_bit_as_they_are(
-    runner: ModelRunner, smollm2: Vocabulary
+    runner: Runner, smollm2: Vocabulary
 ) -> None:
     from engine.runner.logit_edits import mask_disallowed
 

@@ -13,6 +13,8 @@ from engine.core.runner import SampledToken
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import Sequence
+from engine.runner.cpu_runner import CpuRunner
+from engine.runner.load import load_runner
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.model_files import ModelFiles
 
@@ -50,7 +52,7 @@ def sampling_row(sequence: Sequence) -> ScheduledSequence:
 class Driver:
     """Steps of one runner. Blocks are handed out last to first, so that tables are never sorted."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, runner: ModelRunner | CpuRunner) -> None:
         self.runner = runner
         self._free = list(range(runner.num_blocks))
 
@@ -66,7 +68,7 @@ class Driver:
 
     def logits(self, *chunks: tuple[Sequence, int]) -> torch.Tensor:
         """Compute the next n tokens of each sequence; logits of those that are then complete."""
-        return self._launch(chunks).logits
+        return torch.as_tensor(self._launch(chunks).logits)
 
     def step(self, *chunks: tuple[Sequence, int]) -> list[SampledToken]:
         """As `logits`, but sampled, and the tokens appended."""
@@ -88,8 +90,8 @@ class Driver:
         return self.runner.launch(SchedulerOutput(scheduled))
 
 
-def load(files: ModelFiles, **settings: Any) -> ModelRunner:
-    """A float32 CPU runner on torch with a small KV cache; `settings` as in `EngineConfig`."""
+def load(files: ModelFiles, **settings: Any) -> Any:
+    """A runner, by default on torch in float32 on the CPU, with a small KV cache; `settings` as in `EngineConfig`."""
     defaults: dict[str, Any] = {
         "device": "cpu",
         "dtype": "float32",
@@ -97,4 +99,4 @@ def load(files: ModelFiles, **settings: Any) -> ModelRunner:
         "kv_cache_mib": 64,
         "num_threads": 1,
     }
-    return ModelRunner.load(files, EngineConfig(**{**defaults, **settings}))
+    return load_runner(files, EngineConfig(**{**defaults, **settings}))

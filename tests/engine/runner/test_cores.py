@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.runner.cores import PinningError, cpus_to_pin, usable_cores
+from engine.config import ConfigError
+from engine.runner.cores import cpus_to_pin, usable_cores
 
 
 class Machine:
@@ -85,13 +86,13 @@ def test_threads_are_pinned_to_cores_of_their_own_as_long_as_there_are_any(machi
 
 
 def test_more_threads_than_cpus_cannot_be_pinned(machine: Machine) -> None:
-    with pytest.raises(PinningError, match="--pin-threads needs a CPU for each of 9 threads, and 8 may be used"):
+    with pytest.raises(ConfigError, match="--pin-threads needs a CPU for each of 9 threads, and 8 may be used"):
         cpus_to_pin(9, machine.system)
 
 
 def test_a_system_without_affinity_is_told_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_setaffinity")
-    with pytest.raises(PinningError, match="--pin-threads cannot work here"):
+    with pytest.raises(ConfigError, match="--pin-threads cannot work here"):
         cpus_to_pin(1, machine.system)
 
 

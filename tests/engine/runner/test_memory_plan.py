@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.runner.kv_cache import KVShape
+from engine.runner.kv_shape import KVShape
 from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
 from engine.runner.weights.errors import ModelLoadError
 
@@ -20,7 +20,7 @@ def plan(device: str = "cpu", available_mib: int = 16_000, model_max_len: int = 
     return plan_memory(
         EngineConfig(**settings),
         SHAPE,
-        device=torch.device(device),
+        device=device,
         weight_bytes=300 * MIB,
         activations=100 * MIB,
         available=available_mib * MIB,

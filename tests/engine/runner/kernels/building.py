@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from engine.runner.kernels import build
-from engine.runner.kernels.cpu_library import BFLOAT16, Layer, Matrix, Model, load_library
+from engine.runner.kernels.cpu_library import Draws, Layer, Matrix, Model, load_library
+from engine.runner.weights.tensors import BFLOAT16
 
 DRIVER = Path(__file__).parent / "cpu_driver.c"
 QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
@@ -42,7 +43,7 @@ def compile_driver(instruction_set: str, target: Path, *flags: str) -> Path:
         f"-DHAS_{instruction_set.upper()}",
         f"-I{build.FOLDER}",
     ]
-    others = [str(build.FOLDER / name) for name in build.OTHER_SOURCES]
+    others = [str(build.FOLDER / name) for name in ("cpu_sample.c", *build.OTHER_SOURCES)]
     common = [flag for flag in build.COMMON_FLAGS if not flag.startswith("-O")]
     command = [require_compiler(), *common, *flags, *defines, *build.SETS[instruction_set], str(DRIVER), *others]
     subprocess.run([*command, "-o", str(target), "-lm", "-lpthread"], check=True, capture_output=True, text=True)
@@ -54,6 +55,7 @@ def load_driver(instruction_set: str, folder: Path) -> ctypes.CDLL:
     library = load_library(compile_driver(instruction_set, folder / f"{instruction_set}.so", "-O1", "-shared"))
     pointer, number = ctypes.c_void_p, ctypes.c_int32
     library.drive_product.argtypes = [ctypes.POINTER(Matrix), pointer, number, number, pointer]
+    library.drive_draws.argtypes = [ctypes.POINTER(Draws), number]
     library.drive_unpack.argtypes = [ctypes.POINTER(Matrix), number, pointer]
     library.drive_attention.argtypes = [
         ctypes.POINTER(Model),

@@ -37,6 +37,17 @@ void drive_attention(
     free(memory);
 }
 
+/* Draws on threads of their own; their engine has nothing but what a draw needs. */
+void drive_draws(const struct draws *draws, int32_t threads) {
+    struct engine *engine = calloc(1, sizeof *engine);
+    engine->model.head.rows = draws->vocabulary;
+    engine->pool = pool_create(threads, 1, NULL);
+    engine->candidates = malloc(threads * draws->vocabulary * sizeof(float));
+    engine->sample = NAMED(sample_, SET);
+    engine_sample(engine, draws);
+    engine_destroy(engine);
+}
+
 /* ---- the program ---- */
 
 enum { LAYERS = 2, HIDDEN = 256, INNER = 512, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 64, VOCABULARY = 100, BLOCK = 4 };

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sampling_params import SamplingParams
 from engine.core.sequence import Sequence
-from engine.runner.model_runner import ModelRunner
+from engine.runner.load import load_runner
 from engine.runner.weights.model_files import ModelFiles, open_model
 from tests.engine.fake_runner import make_request
 from tests.engine.runner.driving import Driver, load, make_sequence
@@ -68,7 +68,7 @@ def test_quantised_weights_give_the_logits_of_torch(storage: str, tmp_path: Path
 def test_the_start_lines_name_kernels_and_formats(tmp_path: Path) -> None:
     path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
     lines: list[str] = []
-    ModelRunner.load(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8, num_threads=1), lines.append)
+    load_runner(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8, num_threads=1), lines.append)
     assert [line.split(":")[0] for line in lines] == ["CPU kernels", "memory", "weights", "warm-up"]
     assert "in Q4_1 on the CPU" in lines[2]
 
@@ -79,7 +79,7 @@ def test_torch_computes_where_kernels_are_off_or_another_format_is_asked_for(
 ) -> None:
     path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
     lines: list[str] = []
-    ModelRunner.load(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8, **settings), lines.append)
+    load_runner(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8, **settings), lines.append)
     assert not [line for line in lines if "kernels" in line]
 
 
@@ -91,7 +91,7 @@ def test_without_a_compiler_one_line_says_so_and_torch_computes(
     monkeypatch.delenv("CC", raising=False)
     path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
     lines: list[str] = []
-    runner = ModelRunner.load(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8), lines.append)
+    runner = load_runner(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8), lines.append)
     assert lines[0] == "CPU kernels: there is no C compiler (cc, gcc or clang); computing with torch, which is slower"
     assert len(Driver(runner).step((make_sequence([5, 6, 7]), 3))) == 1
 

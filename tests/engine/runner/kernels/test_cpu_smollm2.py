@@ -100,7 +100,7 @@ def test_the_likelihood_of_a_text_stays_within_one_percent_of_float32(
     sequence = make_sequence(token_ids)
     sequence.block_table = list(range(-(-len(token_ids) // BLOCK_SIZE)))
     rows = [ScheduledSequence(sequence, start, 1, True) for start in range(len(token_ids) - 1)]
-    found = driver.runner.launch(SchedulerOutput(rows)).logits
+    found = torch.as_tensor(driver.runner.launch(SchedulerOutput(rows)).logits)
     following = torch.tensor(token_ids[1:])
     loss = float(torch.nn.functional.cross_entropy(found, following))
     wanted = float(torch.nn.functional.cross_entropy(reference.logits(token_ids)[:-1], following))

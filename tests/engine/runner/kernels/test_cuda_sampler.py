@@ -14,9 +14,10 @@ import torch
 from engine.core.sampling_params import SamplingParams
 from engine.core.sequence import Sequence
 from engine.runner.kernels import cuda_sampler
-from engine.runner.kernels.cuda_sampler import EDIT, ROW, CudaSampler, apply_bitmask, on_device
+from engine.runner.kernels.cuda_sampler import CudaSampler, apply_bitmask, on_device
 from engine.runner.logit_edits import mask_disallowed
 from engine.runner.sampler import PendingTokens, Sampler, tokens_of
+from engine.runner.sampling_rows import EDIT, ROW
 from tests.engine.runner.driving import GREEDY, make_sequence, sampling_row
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
 
