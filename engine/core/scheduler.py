@@ -4,17 +4,17 @@
         ▲                                      │
         └──────── preempt: blocks ran out ─────┘
 
-A step computes at most `max_num_batched_tokens`. Every running decode is in every step, with one token. What is left
-goes to prefill, in order, in chunks; while anything decodes, prefill as a whole gets `max_prefill_chunk_tokens` at
-most, so a decode never waits for more than that. A prompt longer than the step takes half of what is left if others
-want prefill too: short ones do not queue behind all of a long one, and the long one moves on in every step.
+A step computes at most `max_num_batched_tokens`. Every running decode is in every step, with one token and those that
+its grammar has forced behind that. What is left goes to prefill, in order, in chunks; while anything decodes, prefill
+as a whole gets `max_prefill_chunk_tokens` at most, so a decode never waits for more than that. A prompt longer than the
+step takes half of what is left if others want prefill too: short ones do not queue behind all of a long one, and the
+long one moves on in every step.
 
 When blocks run out, the last running sequence in order gives up its own and waits for its turn again, with its tokens;
 the first one is never a victim, so something always finishes. The same happens to the newer half of a batch that the
 device has no memory for; from then on so many seats are taken away, and given back one with each sequence that ends.
-Admission wants blocks for all tokens at once, and spare
-ones for the next `reserved_tokens` of every running sequence, so that it does not lead straight to preemption. The head
-of the waiting queue is never passed over.
+Admission wants blocks for all tokens at once, and spare ones for the next `reserved_tokens` of every running sequence,
+so that it does not lead straight to preemption. The head of the waiting queue is never passed over.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from engine.core.sequence import UNKNOWN_TOKEN, Sequence, SequenceStatus
 from engine.core.sequence_output import SequenceOutput
 from recipe.stream.inference import InferenceFinishReason
 
-_order = attrgetter("order")
+_order, _num_tokens = attrgetter("order"), attrgetter("num_tokens")
+_MAX_FORCED_TOKENS = 16  # at once, so that no step becomes long for the others in it
 
 
 class Scheduler:
     """Owns every sequence's standing. Engine thread alone."""
 
-    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+    def __init__(self, config: EngineConfig, blocks: BlockManager, *, takes_forced_tokens: bool = False) -> None:
+        """With `takes_forced_tokens`, tokens that grammars force are appended without being drawn."""
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
         self._config = config
         self._blocks = blocks
+        self._takes_forced_tokens = takes_forced_tokens
         self._num_seats = config.max_num_seqs  # sequences that may run: fewer after memory has run out
         self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
         self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
@@ -81,21 +84,25 @@ class Scheduler:
         """The next step's batch, with blocks for every token in it. Empty only when nothing can run."""
         num_preemptions = self.num_preemptions
         budget = self._prefill_budget()
-        decodes, prefills = [], []
+        decodes: list[ScheduledSequence] = []
+        prefills: list[ScheduledSequence] = []
+        num_spare = self._config.max_num_batched_tokens - len(self.running)  # what decodes may take beyond a token each
         for sequence in list(self.running):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # gave up its blocks to one before it
             if sequence.num_tokens >= sequence.max_length:
                 continue  # its last token was drawn and not read yet
-            if sequence.num_uncomputed_tokens > 1:
+            if not sequence.is_decoding:
                 if num_tokens := self._chunk(sequence, budget):
                     prefills.append(_scheduled(sequence, num_tokens))
                     budget -= num_tokens
             elif self._make_room(sequence):
-                decodes.append(_scheduled(sequence, 1))
+                num_forced = min(sequence.num_uncomputed_tokens - 1, num_spare)
+                decodes.append(_scheduled(sequence, 1 + num_forced))
+                num_spare -= num_forced
         if self.num_preemptions == num_preemptions:
             self._admit(prefills, budget)
-        return SchedulerOutput(decodes + prefills)
+        return SchedulerOutput(sorted(decodes, key=_num_tokens) + prefills)
 
     def shed(self, batch: SchedulerOutput, reason: str) -> SchedulerOutput:
         """What to compute of a batch that the device has no memory for: its older half; the others wait again.
@@ -142,8 +149,8 @@ class Scheduler:
         return outputs
 
     def _prefill_budget(self) -> int:
-        num_decodes = sum(sequence.num_uncomputed_tokens <= 1 for sequence in self.running)
-        left = self._config.max_num_batched_tokens - num_decodes
+        num_decodes = sum(sequence.num_uncomputed_tokens for sequence in self.running if sequence.is_decoding)
+        left = max(0, self._config.max_num_batched_tokens - num_decodes)
         limit = self._config.max_prefill_chunk_tokens
         return min(left, limit) if num_decodes and limit is not None else left
 
@@ -157,7 +164,7 @@ class Scheduler:
     def _others_want_prefill(self, sequence: Sequence) -> bool:
         if len(self.running) < self._num_seats and any(other is not sequence for other in self.waiting[:2]):
             return True
-        return any(other.num_uncomputed_tokens > 1 and other is not sequence for other in self.running)
+        return any(not other.is_decoding and other is not sequence for other in self.running)
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Get `sequence` the block its next token needs; false when it had to give up its own instead."""
@@ -216,7 +223,7 @@ class Scheduler:
             output.num_hidden_tokens, output.logprobs = 1, None
             return self._stop(sequence, output)
         output.token_ids.append(token_id)
-        if error := _follow_grammar(sequence, token_id):
+        if error := self._follow_grammar(sequence, output):
             return self._fail(sequence, error)
         if _has_ended(sequence):
             return self._stop(sequence, output)
@@ -224,6 +231,29 @@ class Scheduler:
             output.finish_reason = InferenceFinishReason.Length
             self.finish(sequence)
         return output
+
+    def _follow_grammar(self, sequence: Sequence, output: SequenceOutput) -> Exception | None:
+        """Advance the matcher, and both over what is forced; what goes wrong concerns this sequence alone."""
+        matcher = sequence.matcher
+        if matcher is None:
+            return None
+        try:
+            if not matcher.accept_token(output.token_ids[-1]):
+                return _limit_of(matcher) or EngineError("the constraint does not allow the token that was drawn")
+            forced = matcher.accept_forced(self._num_forceable(sequence))
+        except Exception as error:
+            return EngineError(f"the constraint failed: {error}")
+        sequence.num_forced_tokens = len(forced)
+        sequence.token_ids += forced
+        output.token_ids += forced
+        return None
+
+    def _num_forceable(self, sequence: Sequence) -> int:
+        """How many tokens may be forced now; none where every token needs its logits."""
+        params = sequence.sampling_params
+        if not self._takes_forced_tokens or params.logprobs is not None or params.bad_words_token_ids:
+            return 0
+        return min(_MAX_FORCED_TOKENS, sequence.max_length - sequence.num_tokens)
 
     def _stop(self, sequence: Sequence, output: SequenceOutput) -> SequenceOutput:
         self.finish(sequence)
@@ -250,19 +280,6 @@ def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
 def _has_ended(sequence: Sequence) -> bool:
     """Whether the sequence's grammar has ended: then it does, too, without waiting for a stop token."""
     return sequence.matcher is not None and sequence.matcher.is_terminated()
-
-
-def _follow_grammar(sequence: Sequence, token_id: int) -> Exception | None:
-    """Advance the sequence's matcher; whatever goes wrong there concerns this sequence alone."""
-    if sequence.matcher is None:
-        return None
-    try:
-        accepted = sequence.matcher.accept_token(token_id)
-    except Exception as error:
-        return EngineError(f"the constraint failed: {error}")
-    if accepted:
-        return None
-    return _limit_of(sequence.matcher) or EngineError("the constraint does not allow the token that was drawn")
 
 
 def _dead_end(sequence: Sequence) -> Exception:

@@ -24,7 +24,7 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step's batch: decodes (one token each) first, then prefill chunks. Valid until the next `schedule()`."""
+    """One step's batch: decodes of one token, those with forced ones, prefill chunks. Valid until the next one."""
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
 

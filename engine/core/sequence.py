@@ -59,6 +59,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # chained, of as many full blocks as were asked for
+    num_forced_tokens: int = 0  # trailing tokens that the grammar left no choice about
     num_published_blocks: int = 0  # leading blocks of `block_table` that are in the prefix cache
     num_computed_tokens: int = 0  # tokens whose KV is in the blocks
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at the first admission
@@ -79,8 +80,13 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """How many tokens still need a forward pass: one in decode, more in prefill."""
+        """How many tokens still need a forward pass: one in decode, and those forced behind it; more in prefill."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next step gives a token, all before the last drawn one being computed."""
+        return self.num_uncomputed_tokens <= 1 + self.num_forced_tokens
 
     @property
     def prompt_token_ids(self) -> list[int]:

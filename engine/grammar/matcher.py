@@ -9,6 +9,7 @@ end-of-sequence bits give way to the sequence's stop tokens, which are allowed e
 
 from __future__ import annotations
 
+from itertools import takewhile
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,16 @@ class Matcher:
         self._entry_id = None
         self._accepted.append(token_id)
         return True
+
+    def accept_forced(self, limit: int) -> list[int]:
+        """Advance over the next tokens as long as one alone is allowed, `limit` at most; which they are."""
+        if self.bound is None or limit <= 0 or self._slowness:
+            return []
+        forced = self.bound.compute_ff_tokens()[:limit]
+        tokens = list(takewhile(lambda token: token not in self._stop_ids, forced))  # these wait for the end
+        del tokens[self.bound.try_consume_tokens(tokens) :]
+        self._accepted += tokens
+        return tokens
 
     def allows_everything(self) -> bool:
         """Whether any token may come next: free output that may also end."""

@@ -253,6 +253,9 @@ class FakeMatcher:
             raise answer
         return answer
 
+    def accept_forced(self, limit: int) -> list[int]:
+        return []
+
     def allows_everything(self) -> bool:
         return False
 

@@ -34,6 +34,7 @@ PERSON = {
     "additionalProperties": False,
 }
 PERSON_JSON = OutputConstraint("json", json.dumps(PERSON))
+WORDY = OutputConstraint("regex", "(I am|You are) an assistant that answers questions in as many words as [0-9]{2}")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,18 @@ def test_sequences_that_are_preempted_go_on_in_their_grammars(runner: Runner, sm
     assert [end for _, end in results] == [STOP] * 6
     for text, _ in results:
         assert_person(text)
+
+
+def test_tokens_that_are_forced_save_steps_and_change_nothing(runner: Runner, smollm2: Vocabulary) -> None:
+    texts: dict[bool, Any] = {}
+    steps: dict[bool, int] = {}
+    for is_taken in (True, False):
+        model = model_of(runner, smollm2)
+        model.core.scheduler._takes_forced_tokens = is_taken
+        texts[is_taken] = [generate(model, constraint, count=3) for constraint in (PERSON_JSON, WORDY)]
+        steps[is_taken] = model.core.stats().steps
+    assert texts[True] == texts[False]
+    assert steps[True] <= steps[False] - 14
 
 
 def test_whitespace_cannot_fill_the_answer_however_much_the_model_wants_it(runner: Runner, smollm2: Vocabulary) -> None:

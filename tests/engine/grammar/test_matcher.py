@@ -186,6 +186,54 @@ def test_patterns_choices_and_grammars_accept_what_they_say(
     assert [text for text in bad if accepts(grammar, tokens_of(deepseek, text))] == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "schema", "least"),
+    [
+        ("json", '{"enum":[{"kind":"a long word that many tokens spell","n":1},{"kind":"another"}]}', 2),
+        ("json", NUMBER, 2),
+        ("regex", "(abcdefgh|xyz)-(one|two|three)[0-9]{2}", 1),
+        ("choice", '["Copenhagen","Copernicus"]', 1),
+    ],
+)
+def test_what_is_forced_is_what_the_masks_alone_allow(deepseek: Vocabulary, kind: str, schema: str, least: int) -> None:
+    matcher, twin = (compiled(deepseek, kind, schema).new_matcher(STOPS) for _ in range(2))
+    num_forced = num_tokens = 0
+    for limit in range(2, 40):
+        forced = matcher.accept_forced(limit)
+        for token in forced:
+            assert np.flatnonzero(mask_of(twin)).tolist() == [token]
+            assert twin.accept_token(token)
+        num_forced, num_tokens = num_forced + len(forced), num_tokens + len(forced)
+        assert matcher.is_terminated() is twin.is_terminated()
+        if matcher.is_terminated():
+            break
+        allowed = np.flatnonzero(mask_of(matcher)).tolist()
+        assert allowed == np.flatnonzero(mask_of(twin)).tolist() and (len(allowed) > 1 or len(forced) == limit)
+        assert matcher.accept_token(allowed[-1]) and twin.accept_token(allowed[-1])
+        num_tokens += 1
+    assert matcher.is_terminated() and num_forced >= least
+    for each in (matcher, twin):
+        each.rollback(num_tokens)
+    assert (mask_of(matcher) == mask_of(twin)).all(), "rollback takes forced tokens back like all others"
+
+
+def test_free_output_forces_nothing_and_a_marker_forces_what_follows_it(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "choice", '["one way"]', begins_after=THINKING_END).new_matcher(STOPS)
+    assert follow(matcher, tokens_of(deepseek, "so")) and matcher.accept_forced(9) == []
+    follow(matcher, tokens_of(deepseek, THINKING_END, THINKING_END))
+    follow(matcher, tokens_of(deepseek, "\n\n"))
+    assert matcher.accept_forced(9) == tokens_of(deepseek, "one way") and matcher.is_terminated()
+
+
+def test_a_forced_token_that_would_end_the_output_is_left_to_the_mask(deepseek: Vocabulary) -> None:
+    grammar = compiled(deepseek, "choice", '["one, two, three"]')
+    (comma,) = tokens_of(deepseek, ",")
+    free, stopped = grammar.new_matcher(STOPS), grammar.new_matcher(frozenset([EOS, comma]))
+    assert free.accept_forced(20) == tokens_of(deepseek, "one, two, three") and free.is_terminated()
+    assert stopped.accept_forced(20) == tokens_of(deepseek, "one") and not mask_of(stopped).any()
+    assert stopped.accept_forced(0) == [] and stopped.accept_forced(5) == []
+
+
 def test_a_grammar_that_runs_into_a_limit_says_so_and_allows_nothing_more(
     smollm2: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
