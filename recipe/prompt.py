@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class SpecialToken(Enum):
     """The kinds of special tokens, in the order of the reference; the value is the keyword in `SpecialTokens`."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python
+
     Bos = "bos"
     Eos = "eos"
     ThinkingStart = "thinking_start"

@@ -9,6 +9,8 @@ from typing import Any
 
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
+_MAX_U32 = 2**32 - 1
+_NUMBERS = (int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,8 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _INTEGER_RANGES.items():
-            _require_integer(name, getattr(self, name), low, high)
-        for name, (accepts, allowed) in _NUMBER_RANGES.items():
-            _require_number(name, getattr(self, name), accepts, allowed)
+        if not self._has_plain_numbers():
+            self._check_numbers()
         if self.seed is not None:
             _require_integer("seed", self.seed, 0, MAX_SEED)
         if self.logprobs is not None:
@@ -58,6 +58,26 @@ class SamplingParams:
         for word in self.bad_words_token_ids:
             _require_bad_word(word)
 
+    def _has_plain_numbers(self) -> bool:
+        """Whether every number is within its range, seen in one look; a request in a thousand needs a second one."""
+        return (
+            type(self.max_tokens) is type(self.min_tokens) is type(self.top_k) is int
+            and type(self.temperature) in _NUMBERS and type(self.top_p) in _NUMBERS and type(self.min_p) in _NUMBERS
+            and type(self.repetition_penalty) in _NUMBERS
+            and type(self.presence_penalty) in _NUMBERS and type(self.frequency_penalty) in _NUMBERS
+            and 1 <= self.max_tokens <= _MAX_U32 and 0 <= self.min_tokens <= _MAX_U32 and 0 <= self.top_k <= _MAX_U32
+            and 0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and 0 <= self.min_p <= 1
+            and 0 < self.repetition_penalty < math.inf
+            and -2 <= self.presence_penalty <= 2 and -2 <= self.frequency_penalty <= 2
+        )  # fmt: skip
+
+    def _check_numbers(self) -> None:
+        """Raise a `ValueError` for the first number that is none or out of range."""
+        for name, (low, high) in _INTEGER_RANGES.items():
+            _require_integer(name, getattr(self, name), low, high)
+        for name, (accepts, allowed) in _NUMBER_RANGES.items():
+            _require_number(name, getattr(self, name), accepts, allowed)
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
@@ -71,9 +91,9 @@ class SamplingParams:
 
 
 _INTEGER_RANGES: dict[str, tuple[int, int]] = {
-    "max_tokens": (1, 2**32 - 1),
-    "min_tokens": (0, 2**32 - 1),
-    "top_k": (0, 2**32 - 1),
+    "max_tokens": (1, _MAX_U32),
+    "min_tokens": (0, _MAX_U32),
+    "top_k": (0, _MAX_U32),
 }
 
 _NUMBER_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {

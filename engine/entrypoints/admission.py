@@ -41,6 +41,9 @@ class Place(IntEnum):
     RUNNING = 2
 
 
+_PREPARING, _QUEUED, _RUNNING = Place
+
+
 class ServiceRate:
     """How fast requests leave a place, measured over the last departures."""
 
@@ -67,17 +70,17 @@ class Permit:
         self._admission = admission
         self.key = key
         self.num_prompt_tokens = 0
-        self.place: Place | None = Place.PREPARING
+        self.place: Place | None = _PREPARING
 
     def submit(self, num_prompt_tokens: int) -> None:
         """The request goes to the engine now; raises a 503 `ApiError` when too much waits there."""
         self._admission.check_queue(num_prompt_tokens)
         self.num_prompt_tokens = num_prompt_tokens
-        self._admission.move(self, Place.QUEUED)
+        self._admission.move(self, _QUEUED)
 
     def start(self) -> None:
         """The engine has scheduled it."""
-        self._admission.move(self, Place.RUNNING)
+        self._admission.move(self, _RUNNING)
 
     def release(self) -> None:
         """Give the permit back. Idempotent."""
@@ -141,10 +144,10 @@ class Admission:
         if self._is_closed:
             raise self._refusal("closing", 503, "the server is shutting down", MIN_RETRY_S)
         usage = self._check_key(key) if key is not None else None
-        self._check_place("requests", self.num_open, self.limits.max_requests, Place.RUNNING)
-        self._check_place("preparing", self.counts[Place.PREPARING], self.limits.max_preparing, Place.PREPARING)
-        self._check_place("queued", self.counts[Place.QUEUED], self.limits.max_queued, Place.QUEUED)
-        self.counts[Place.PREPARING] += 1
+        self._check_place("requests", self.num_open, self.limits.max_requests, _RUNNING)
+        self._check_place("preparing", self.counts[_PREPARING], self.limits.max_preparing, _PREPARING)
+        self._check_place("queued", self.counts[_QUEUED], self.limits.max_queued, _QUEUED)
+        self.counts[_PREPARING] += 1
         if usage is not None and key is not None:
             usage.open += 1
             if key.requests_per_minute:
@@ -153,7 +156,7 @@ class Admission:
 
     def check_queue(self, num_prompt_tokens: int) -> None:
         """Raise a 503 `ApiError` if a prompt of that length may not join the queue. An empty queue takes any."""
-        self._check_place("queued", self.counts[Place.QUEUED], self.limits.max_queued, Place.QUEUED)
+        self._check_place("queued", self.counts[_QUEUED], self.limits.max_queued, _QUEUED)
         limit = self.limits.max_queued_tokens
         if limit and self.queued_tokens and self.queued_tokens + num_prompt_tokens > limit:
             retry_s = self._rates[Place.QUEUED].seconds_for(self.counts[Place.QUEUED])
@@ -167,9 +170,9 @@ class Admission:
             return
         self.counts[left] -= 1
         self._rates[left].departed()
-        if left is Place.QUEUED:
+        if left is _QUEUED:
             self.queued_tokens -= permit.num_prompt_tokens
-        elif place is Place.QUEUED:
+        elif place is _QUEUED:
             self.queued_tokens += permit.num_prompt_tokens
         permit.place = place
         if place is not None:

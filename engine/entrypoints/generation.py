@@ -147,7 +147,9 @@ class GenerationHandler:
         prepared = await self._preparation.prepare(exchange.protocol.name, body, exchange.response_id)
         if isinstance(prepared, RejectedRequest):
             raise ApiError(prepared.status, prepared.message)
-        self._telemetry.metrics.prompt_texts.update(hit=prepared.known_texts, miss=prepared.new_texts)
+        texts = self._telemetry.metrics.prompt_texts
+        texts["hit"] += prepared.known_texts
+        texts["miss"] += prepared.new_texts
         exchange.trace.stream = prepared.stream
         return prepared
 

@@ -33,6 +33,8 @@ class Phase(IntEnum):
     SEND = 8  # the client takes what was sent
 
 
+_NUM_PHASES = len(Phase)
+
 _ERRORS: dict[Phase, tuple[int, str, str]] = {
     Phase.BODY: (408, "body_timeout", "the body did not arrive within {:g} s"),
     Phase.PREPARE: (504, "preparation_timeout", "the request could not be prepared within {:g} s"),
@@ -72,7 +74,7 @@ class Lifeline:
         self.opened_at = self.since = self.sent_at = time.monotonic()
         self.deadline = self.opened_at + clock.limits.request_s
         self.phase = Phase.BODY
-        self.seconds = [0.0] * len(Phase)
+        self.seconds = [0.0] * _NUM_PHASES
         self.first_token_at: float | None = None
         self.on_silence: Callable[[], None] | None = None
         self.verdict: ApiError | None = None

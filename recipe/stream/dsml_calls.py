@@ -11,10 +11,11 @@ either value    </DSML ► arguments
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING
 
-from recipe.stream.stages import Marker, Stage
+from recipe.stream.stages import Marker, Output, Stage
 
 if TYPE_CHECKING:
     from recipe.stream.parser import OutputParser
@@ -33,14 +34,10 @@ class DsmlCalls:
     def begin_text(self) -> None:
         """The answer begins; calls have an opening of their own."""
 
-    def outputs(self) -> dict[Stage, Callable[[str, str | None], None]]:
-        """Where the text of each stage goes."""
-        return {
-            Stage.TOOL_NAME: self._emit_name,
-            Stage.ARGUMENT_NAME: self._emit_raw,
-            Stage.STRING_VALUE: self._emit_string,
-            Stage.JSON_VALUE: self._emit_raw,
-        }
+    def output(self, stage: Stage, default: Output) -> Output:
+        """Where the text of a stage goes."""
+        emit = _OUTPUTS.get(stage)
+        return default if emit is None else partial(emit, self)
 
     def act(self, marker: Hashable, text: str) -> None:
         """Do what a marker asks for."""
@@ -99,6 +96,13 @@ class DsmlCalls:
             self._write('"')
         self._parser.enter(Stage.ARGUMENTS)
 
+
+_OUTPUTS: dict[Stage, Callable[[DsmlCalls, str, str | None], None]] = {
+    Stage.TOOL_NAME: DsmlCalls._emit_name,
+    Stage.ARGUMENT_NAME: DsmlCalls._emit_raw,
+    Stage.STRING_VALUE: DsmlCalls._emit_string,
+    Stage.JSON_VALUE: DsmlCalls._emit_raw,
+}
 
 _ACTIONS: dict[Hashable, Callable[[DsmlCalls, str], None]] = {
     Marker.TOOL_BLOCK: DsmlCalls._on_tool_block,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from recipe.stream.call_patterns import CallPatterns
 from recipe.stream.json_head import CALL_NAME, JsonHead
 from recipe.stream.json_scanner import JsonScanner
-from recipe.stream.stages import Marker, Stage
+from recipe.stream.stages import Marker, Output, Stage
 
 if TYPE_CHECKING:
     from recipe.stream.parser import OutputParser
@@ -48,9 +48,9 @@ class MarkedCalls:
         if self._tries_text:
             self._attempt_head()
 
-    def outputs(self) -> dict[Stage, Callable[[str, str | None], None]]:
-        """Where the text of each stage goes."""
-        return {Stage.CALL_ARGUMENTS: self._emit_arguments}
+    def output(self, stage: Stage, default: Output) -> Output:
+        """Where the text of a stage goes."""
+        return self._emit_arguments if stage is Stage.CALL_ARGUMENTS else default
 
     def act(self, marker: Hashable, text: str) -> None:
         """Do what a marker asks for."""

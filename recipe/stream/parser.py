@@ -22,10 +22,7 @@ from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 from recipe.stream.pending_output import PendingOutput
 from recipe.stream.segment import Segment
 from recipe.stream.stage_patterns import stage_patterns
-from recipe.stream.stages import Marker, Stage
-
-Output = Callable[[str, "str | None"], None]
-"""Takes a piece of text and its log probabilities."""
+from recipe.stream.stages import Marker, Output, Stage
 
 _NEW_OUTPUT = (None, ThinkingInitialStage.ReasoningStart)
 _SKIP_NEWLINES = {(Stage.REASONING, Marker.THINKING_END)} | {
@@ -84,7 +81,6 @@ class OutputParser:
         "_emit",
         "_find_start",
         "_matcher",
-        "_outputs",
         "_passes",
         "_patterns",
         "_pending",
@@ -113,14 +109,6 @@ class OutputParser:
             self._calls = DsmlCalls(self)
         else:
             self._calls = MarkedCalls(self, patterns.calls, options.parse_tool_calls)
-        self._outputs: dict[Stage, Output] = {
-            Stage.REASONING: self._emit_reasoning,
-            Stage.CONTENT: sink.content,
-            Stage.JSON_SEARCH: self._emit_blank,
-            Stage.JSON_BODY: sink.content,
-            Stage.JSON_TAIL: self._emit_blank,
-            **self._calls.outputs(),
-        }
         self._attempt: Attempt | None = None
         self._attempted_text = ""
         self._replayed: deque[Segment] = deque()  # what was no markup, to be read again
@@ -167,7 +155,8 @@ class OutputParser:
     def enter(self, stage: Stage, scanner: Scanner | None = None) -> None:
         """Go on with another stage; a scanner of its own takes the place of patterns."""
         self._stage = stage
-        self._emit = self._outputs.get(stage, _ignore)
+        text_output = _TEXT_OUTPUTS.get(stage)
+        self._emit = self._calls.output(stage, _ignore) if text_output is None else text_output(self)
         if scanner is None:
             scanner = self._matcher
             scanner.restart(self._patterns[stage])
@@ -342,6 +331,25 @@ class OutputParser:
 
     def _on_fence_end(self, _text: str, _logprobs: str | None) -> None:
         self.enter(Stage.JSON_TAIL)
+
+    def _content_output(self) -> Output:
+        return self._sink.content
+
+    def _reasoning_output(self) -> Output:
+        return self._emit_reasoning
+
+    def _blank_output(self) -> Output:
+        return self._emit_blank
+
+
+_TEXT_OUTPUTS: dict[Stage, Callable[[OutputParser], Output]] = {
+    Stage.REASONING: OutputParser._reasoning_output,
+    Stage.CONTENT: OutputParser._content_output,
+    Stage.JSON_SEARCH: OutputParser._blank_output,
+    Stage.JSON_BODY: OutputParser._content_output,
+    Stage.JSON_TAIL: OutputParser._blank_output,
+}
+"""Where the text of each stage goes, but for those of tool calls, whose reader knows that."""
 
 
 _ACTIONS: dict[Hashable, Callable[[OutputParser, str, str | None], None]] = {

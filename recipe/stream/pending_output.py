@@ -20,6 +20,9 @@ class _Flow(Enum):
     FLOWING = auto()  # pieces without text pass
 
 
+_FRESH, _AFTER_MARKER, _FLOWING = _Flow
+
+
 class PendingOutput:
     """The queue between matcher and output. `skips_newlines` drops the newlines that the output would begin with."""
 
@@ -27,25 +30,25 @@ class PendingOutput:
 
     def __init__(self, skips_newlines: bool) -> None:
         self._pieces: deque[Piece] = deque()
-        self._flow = _Flow.FRESH
+        self._flow = _FRESH
         self.length = 0  # characters queued
         self.skips_newlines = skips_newlines
 
     @property
     def passes(self) -> bool:
         """Whether a piece without a possible marker would come out at once and unchanged."""
-        return self._flow is _Flow.FLOWING and not self._pieces
+        return self._flow is _FLOWING and not self._pieces
 
     def add(self, text: str, logprobs: str | None) -> None:
         """Queue a piece."""
-        if text or self._pieces or self._flow is not _Flow.AFTER_MARKER:
+        if text or self._pieces or self._flow is not _AFTER_MARKER:
             self._pieces.append((text, logprobs))
             self.length += len(text)
 
     def release(self, decided: int) -> list[Piece]:
         """Take the pieces that end within the first `decided` characters."""
         released: list[Piece] = []
-        if not decided and self._flow is not _Flow.FLOWING:
+        if not decided and self._flow is not _FLOWING:
             return released
         while self._pieces and len(self._pieces[0][0]) <= decided:
             text, logprobs = self._pieces.popleft()
@@ -77,7 +80,7 @@ class PendingOutput:
             self._give(text[:before_marker], logprobs, released)
         self._pieces.clear()
         self.length = 0
-        self._flow = _Flow.AFTER_MARKER
+        self._flow = _AFTER_MARKER
         self.skips_newlines = skips_newlines
         return released
 
@@ -87,11 +90,11 @@ class PendingOutput:
             kept = text.lstrip("\n")
             if len(kept) < len(text):
                 released.clear()  # pieces without text
-                self._flow = _Flow.AFTER_MARKER
-            if not kept and self._flow is _Flow.AFTER_MARKER:
+                self._flow = _AFTER_MARKER
+            if not kept and self._flow is _AFTER_MARKER:
                 return
             self.skips_newlines = not kept
             text = kept
         if text:
-            self._flow = _Flow.FLOWING
+            self._flow = _FLOWING
         released.append((text, logprobs))

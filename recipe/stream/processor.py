@@ -53,6 +53,9 @@ class _State(Enum):
     CLOSED = "is closed"
 
 
+_UNOPENED, _OPEN, _FINISHED, _CLOSED = _State  # looking a member up in its class takes longer than most of what follows
+
+
 class StreamProcessor(Generic[ChunkT]):
     """Turns the inference chunks of one stream into the chunks of a protocol.
 
@@ -88,12 +91,12 @@ class StreamProcessor(Generic[ChunkT]):
         self._reports_reasoning = tokenizer is not None and options.thinking_initial_stage is not None
         self._prompt = PromptUsage()
         self._completion_tokens = 0
-        self._state = _State.UNOPENED
+        self._state = _UNOPENED
 
     @property
     def finished(self) -> bool:
         """Whether processing completed normally and the processor has not been closed since."""
-        return self._state is _State.FINISHED
+        return self._state is _FINISHED
 
     def push(self, chunk: InferenceChunk) -> list[ChunkT]:
         """Process one chunk.
@@ -103,8 +106,8 @@ class StreamProcessor(Generic[ChunkT]):
         """
         if not isinstance(chunk, InferenceChunk):
             raise TypeError(f"expected an InferenceChunk, not {type(chunk).__name__}")
-        if self._state is not _State.OPEN:
-            self._require(_State.UNOPENED)
+        if self._state is not _OPEN:
+            self._require(_UNOPENED)
         _HANDLERS[chunk.kind](self, chunk)
         return self._generator.take()
 
@@ -113,14 +116,14 @@ class StreamProcessor(Generic[ChunkT]):
 
         Raises RuntimeError after close or a stream error.
         """
-        self._require(_State.UNOPENED, _State.OPEN, _State.FINISHED)
-        if self._state is not _State.FINISHED:
+        self._require(_UNOPENED, _OPEN, _FINISHED)
+        if self._state is not _FINISHED:
             self._end("stop")
         return self._generator.take()
 
     def close(self) -> None:
         """Release the state of the stream; it can no longer complete."""
-        self._state = _State.CLOSED
+        self._state = _CLOSED
 
     def _require(self, *allowed: _State) -> None:
         if self._state not in allowed:
@@ -128,7 +131,7 @@ class StreamProcessor(Generic[ChunkT]):
 
     def _on_ready(self, chunk: InferenceChunk) -> None:
         """The prompt's usage; it counts only at the very beginning."""
-        if self._state is _State.UNOPENED:
+        if self._state is _UNOPENED:
             self._open(chunk.prompt_usage or PromptUsage(), chunk.system_fingerprint)
 
     def _on_text(self, chunk: InferenceChunk) -> None:
@@ -142,7 +145,7 @@ class StreamProcessor(Generic[ChunkT]):
             raise RuntimeError(str(problem)) from None
         for segment in segments:
             self._feed(segment)
-            if self._state is _State.FINISHED:
+            if self._state is _FINISHED:
                 return
 
     def _on_finish(self, chunk: InferenceChunk) -> None:
@@ -157,12 +160,12 @@ class StreamProcessor(Generic[ChunkT]):
         return self._decoder.decode(chunk.token_ids or (), chunk.logprobs)
 
     def _open(self, prompt: PromptUsage, system_fingerprint: str | None = None) -> None:
-        self._state = _State.OPEN
+        self._state = _OPEN
         self._prompt = prompt
         self._generator.open(self._usage(), system_fingerprint)
 
     def _feed(self, segment: Segment) -> None:
-        if self._state is _State.UNOPENED:
+        if self._state is _UNOPENED:
             self._open(self._prompt)
         self._completion_tokens += segment.token_count
         self._parser.feed(segment)
@@ -171,20 +174,20 @@ class StreamProcessor(Generic[ChunkT]):
 
     def _end(self, kind: FinishKind) -> None:
         """No more input: what is held is text, in which a stop string may turn up."""
-        if self._state is _State.UNOPENED:
+        if self._state is _UNOPENED:
             self._open(self._prompt)
         self._parser.end()
         stop_sequence = self._parser.stop_sequence
         self._complete(FinishReason(kind) if stop_sequence is None else FinishReason("stop", stop_sequence))
 
     def _complete(self, reason: FinishReason) -> None:
-        self._state = _State.FINISHED
-        self._generator.finish(reason, self._usage()._replace(reasoning_tokens=self._reasoning_tokens()))
+        self._state = _FINISHED
+        self._generator.finish(reason, self._usage(self._reasoning_tokens()))
 
-    def _usage(self) -> Usage:
+    def _usage(self, reasoning_tokens: int | None = None) -> Usage:
         prompt = self._prompt
         completion_tokens = min(self._completion_tokens, _MAX_COMPLETION_TOKENS)
-        return Usage(prompt.prompt_tokens, prompt.prompt_cache_hit_tokens, completion_tokens)
+        return Usage(prompt.prompt_tokens, prompt.prompt_cache_hit_tokens, completion_tokens, reasoning_tokens)
 
     def _reasoning_tokens(self) -> int | None:
         """The tokens of the reasoning text, counted by encoding it again; None where they are not reported."""

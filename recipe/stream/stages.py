@@ -10,11 +10,17 @@ The stages of tool calls depend on the markup: those of DSML are in `dsml_calls`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
+
+Output = Callable[[str, "str | None"], None]
+"""Takes a piece of text and its log probabilities."""
 
 
 class Stage(Enum):
     """What the text at this point of the output is."""
+
+    __hash__ = object.__hash__  # that of Enum is written in Python
 
     OPENING = auto()
     REASONING = auto()
@@ -44,6 +50,8 @@ class Stage(Enum):
 
 class Marker(Enum):
     """What a pattern stands for."""
+
+    __hash__ = object.__hash__  # that of Enum is written in Python
 
     STOP = auto()
     REASONING_START = auto()
