@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,17 @@ def test_a_required_call_begins_in_the_block_that_the_prompt_has_opened(preparer
 
 def test_a_request_for_text_has_no_constraint(preparer: Preparer) -> None:
     assert constraint_of(preparer) is None
+
+
+def test_a_schema_is_told_to_the_model_and_enforced(preparer: Preparer, deepseek: Vocabulary) -> None:
+    schema = {"type": "object", "properties": {"shoe_size": {"type": "integer"}}, "required": ["shoe_size"]}
+    asked = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    messages, straight = [{"role": "user", "content": "json"}], {"type": "disabled"}
+    body = {"model": "m", "messages": messages, "response_format": asked, "thinking": straight}
+    prepared = preparer.prepare("chat_completions", json.dumps(body).encode(), "r1")
+    assert isinstance(prepared, PreparedRequest)
+    assert '"shoe_size"' in deepseek.tokenizer.decode_str(list(array("I", prepared.token_ids)))
+    constraint = prepared.inference_options.output_constraint
+    assert constraint is not None
+    matcher = compile_grammar(constraint, deepseek).new_matcher(frozenset([EOS]))
+    assert follow(matcher, tokens_of(deepseek, '{"shoe_size": ')) and follow(matcher, tokens_of(deepseek, "big")) == 0

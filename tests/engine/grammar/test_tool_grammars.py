@@ -177,14 +177,31 @@ def test_only_the_token_closes_a_string_and_never_its_letters(deepseek: Vocabula
     assert not accepts(grammar, real)
 
 
-@pytest.mark.parametrize("markup", DIALECTS)
+@pytest.mark.parametrize("markup", MARKUPS)
 def test_a_required_call_waits_for_the_end_of_the_reasoning(deepseek: Vocabulary, markup: str) -> None:
-    grammar = compiled(deepseek, "tool_call_required", TOOLS, tool_markup=markup, begins_after=END)
-    matcher = grammar.new_matcher(frozenset([EOS]))
-    follow(matcher, tokens_of(deepseek, "Let me think about <x>."))
-    assert not may_end(matcher)
-    tokens = tokens_of(deepseek, END + written(markup, VALID[0]), *MARKERS)
+    fields = {"tool_markup": markup, "begins_after": END, "single_call": True}
+    matcher = compiled(deepseek, "tool_call_required", TOOLS, **fields).new_matcher(frozenset([EOS]))
+    thoughts = tokens_of(deepseek, f"Let me think about <x>: {written(markup, VALID[0])} or </think>?", *MARKERS[:1])
+    assert follow(matcher, thoughts) == len(thoughts), "whatever is thought is free"
+    assert not may_end(matcher) and matcher.bound is None
+    assert follow(matcher, tokens_of(deepseek, END, END)) == 1
+    assert follow(matcher, tokens_of(deepseek, "Sure")) == 0
+    tokens = tokens_of(deepseek, written(markup, VALID[0]), *MARKERS)
     assert follow(matcher, tokens) == len(tokens) and matcher.is_terminated()
+
+
+@pytest.mark.parametrize("markup", MARKUPS)
+def test_a_call_that_is_only_thought_of_binds_nothing_unless_the_markup_allows_one_there(
+    deepseek: Vocabulary, markup: str
+) -> None:
+    grammar = compiled(deepseek, "tool_call", TOOLS, tool_markup=markup, begins_after=END)
+    matcher = grammar.new_matcher(frozenset([EOS]))
+    call = tokens_of(deepseek, written(markup, VALID[0]), *MARKERS)
+    assert follow(matcher, call) == len(call)
+    assert (matcher.bound is not None) is (markup in DIALECTS)
+    matcher = grammar.new_matcher(frozenset([EOS]))
+    follow(matcher, tokens_of(deepseek, f"So.{END}", END))
+    assert follow(matcher, call) == len(call) and matcher.bound is not None
 
 
 SCHEMAS: list[tuple[Any, list[Any], list[Any]]] = [
