@@ -144,9 +144,13 @@ class Admission:
         if self._is_closed:
             raise self._refusal("closing", 503, "the server is shutting down", MIN_RETRY_S)
         usage = self._check_key(key) if key is not None else None
-        self._check_place("requests", self.num_open, self.limits.max_requests, _RUNNING)
-        self._check_place("preparing", self.counts[_PREPARING], self.limits.max_preparing, _PREPARING)
-        self._check_place("queued", self.counts[_QUEUED], self.limits.max_queued, _QUEUED)
+        limits, (preparing, queued, running) = self.limits, self.counts
+        if 0 < limits.max_requests <= preparing + queued + running:
+            raise self._full("requests", limits.max_requests, _RUNNING)
+        if 0 < limits.max_preparing <= preparing:
+            raise self._full("requests preparing", limits.max_preparing, _PREPARING)
+        if 0 < limits.max_queued <= queued:
+            raise self._full("requests queued", limits.max_queued, _QUEUED)
         self.counts[_PREPARING] += 1
         if usage is not None and key is not None:
             usage.open += 1
@@ -156,7 +160,8 @@ class Admission:
 
     def check_queue(self, num_prompt_tokens: int) -> None:
         """Raise a 503 `ApiError` if a prompt of that length may not join the queue. An empty queue takes any."""
-        self._check_place("queued", self.counts[_QUEUED], self.limits.max_queued, _QUEUED)
+        if 0 < self.limits.max_queued <= self.counts[_QUEUED]:
+            raise self._full("requests queued", self.limits.max_queued, _QUEUED)
         limit = self.limits.max_queued_tokens
         if limit and self.queued_tokens and self.queued_tokens + num_prompt_tokens > limit:
             retry_s = self._rates[Place.QUEUED].seconds_for(self.counts[Place.QUEUED])
@@ -180,10 +185,9 @@ class Admission:
         elif permit.key is not None:
             self._keys[permit.key.name].open -= 1
 
-    def _check_place(self, cause: str, number: int, limit: int, place: Place) -> None:
-        if limit and number >= limit:
-            text = f"the server is at its limit of {limit} requests" + ("" if cause == "requests" else f" {cause}")
-            raise self._refusal(cause, 503, text, self._rates[place].seconds_for(max(1, self.counts[place])))
+    def _full(self, what: str, limit: int, place: Place) -> ApiError:
+        text = f"the server is at its limit of {limit} {what}"
+        return self._refusal(what.split()[-1], 503, text, self._rates[place].seconds_for(max(1, self.counts[place])))
 
     def _check_key(self, key: ApiKey) -> _KeyUsage:
         usage = self._keys.setdefault(key.name, _KeyUsage())

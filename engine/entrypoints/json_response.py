@@ -21,7 +21,9 @@ class JsonResponse(web.StreamResponse):
     def __init__(self, body: bytes, request_id: str, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(status=status)
         self.body = body
-        self._own_headers = {"x-request-id": request_id, "request-id": request_id, **headers}
+        self._code = status
+        self._request_id = request_id
+        self._own_headers = headers
         self._request: web.BaseRequest | None = None
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
@@ -43,8 +45,9 @@ class JsonResponse(web.StreamResponse):
     def _head(self, request: web.BaseRequest) -> bytes:
         is_1_1 = request.version >= HttpVersion11
         text = (
-            f"HTTP/1.{1 if is_1_1 else 0} {self.status} {reason_of(self.status)}\r\n"
+            f"HTTP/1.{1 if is_1_1 else 0} {self._code} {reason_of(self._code)}\r\n"
             f"Content-Type: {JSON_TYPE}\r\nContent-Length: {len(self.body)}\r\nDate: {http_date(int(time.time()))}\r\n"
+            f"x-request-id: {self._request_id}\r\nrequest-id: {self._request_id}\r\n"
         )
         for name, value in self._own_headers.items():
             text += f"{name}: {value}\r\n"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Generic, TypeVar
 
 ResponseT = TypeVar("ResponseT")
 
 
-class ProtocolChunk(ABC, Generic[ResponseT]):
-    """One chunk of a stream. Accumulating it into a response consumes it."""
+class ProtocolChunk(Generic[ResponseT]):
+    """One chunk of a stream. Accumulating it into a response consumes it.
+
+    Abstract, but no `ABC`: every chunk is asked for its type, and an `ABC` answers that in Python.
+    """
 
     __slots__ = ("_consumed",)
 

@@ -122,7 +122,7 @@ class InferenceChunk(msgspec.Struct, eq=False):
 
 def count(value: int) -> int:
     """The integer `value`; TypeError for no integer, OverflowError for one that is not a u64."""
-    return _checked(value, _MAX_COUNT)
+    return value if type(value) is int and 0 <= value <= _MAX_COUNT else _checked(value, _MAX_COUNT)
 
 
 def _checked(value: int, largest: int) -> int:

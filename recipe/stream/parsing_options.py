@@ -8,6 +8,8 @@ from enum import Enum
 from recipe.markup.output_markup import OutputMarkup
 from recipe.prompt import SpecialTokens
 
+_SEQUENCES = (tuple, list)  # known to be some, without asking the abstract class
+
 
 class ThinkingInitialStage(Enum):
     """The stage where parsing begins in thinking mode."""
@@ -170,7 +172,7 @@ def _checked_bool(value: bool) -> bool:
 
 def _checked_stops(value: Sequence[str]) -> tuple[str, ...]:
     """The strings; TypeError for other types, UnicodeEncodeError for a lone surrogate."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if type(value) not in _SEQUENCES and (isinstance(value, str) or not isinstance(value, Sequence)):
         raise TypeError(f"stop_sequences must be a sequence of strings, not {type(value).__name__}")
     for stop in value:
         if not isinstance(stop, str):
