@@ -1,19 +1,20 @@
 /* Attention over the paged KV cache: some rows of one sequence and the query heads that share a KV head, together.
  *
- * Sixteen positions at a time are brought into float32, the keys turned so that a lane is a position; then every query
- * meets them, with a running maximum and sum. A query skips positions behind its own, so that its arithmetic does not
- * depend on the rows beside it.
+ * The cache lies as the arithmetic wants it (cpu_model.h): one vector holds two dimensions of sixteen keys, or sixteen
+ * dimensions of two values, so that nothing is turned and what is read next lies behind what is read now. Two runs of
+ * sixteen positions at a time meet every query, with a running maximum and sum. A query skips positions behind its own, so that
+ * its arithmetic does not depend on the rows beside it. Queries and weights are bfloat16, as keys and values are.
  */
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
-
-#include <stdlib.h>
 
 #include "cpu_model.h"
 #include "cpu_vector.h"
 
 #define STRETCH_ROWS 8
 #define MOST_QUERIES 8 /* that meet the same positions at once */
+#define RUNS 2
+#define REACH (RUNS * LANES)
 
 /* Up to STRETCH_ROWS rows of one sequence, at positions start, start + 1, ... */
 struct stretch {
@@ -23,141 +24,153 @@ struct stretch {
 
 /* A thread's working memory; `width` is the head's size rounded up to whole vectors, N = STRETCH_ROWS * heads. */
 struct attention_memory {
-    int32_t width;
-    float *queries;     /* [N, width], scaled */
-    float *sums;        /* [N, width]: values weighted so far */
-    float *weights;     /* [N, 16]: of the positions at hand */
-    float *totals;      /* [N, 16]: sums of weights, a lane each */
-    float *peaks;       /* [N]: largest score so far */
-    float *turned_keys; /* [width, 16] */
-    int32_t *lines;     /* [width / 2]: cache lines of sixteen positions of a head, as offsets from its first vector */
+    int32_t width, most; /* most: N */
+    uint32_t *queries; /* [width / 2, N]: scaled, two dimensions a word */
+    uint32_t *weights; /* [N, 16]: of the positions at hand, two a word */
+    float *sums;       /* [N, width]: values weighted so far */
+    float *totals;     /* [N, 16]: sums of weights, a lane each */
+    float *peaks;      /* [N]: largest score so far */
 };
 
-/* Sixteen positions or fewer that lie in the cache, and where: the offset of KV head 0 of each. `next` is that of the
- * positions behind them: memory is slow to answer, so they are asked for line by line between the arithmetic.
+/* Positions that lie in the cache, at most REACH of them, and where those behind them lie: memory is slow to answer, so
+ * they are asked for line by line between the arithmetic. Where there is no second run, the first stands for it.
  */
 struct reach {
     int32_t start, count;
-    int64_t offsets[LANES], next;
+    int64_t runs[RUNS], next[RUNS];
 };
 
 INLINE int32_t whole_vectors(int32_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* Where a position's vector of a head lies in a layer's keys, and likewise in its values. */
-INLINE int64_t slot_offset(const struct model *m, const int32_t *table, int32_t position, int32_t head) {
-    const int64_t slot = (int64_t)table[position / m->block_size] * m->block_size + position % m->block_size;
-    return (slot * m->kv_heads + head) * m->head_dim;
+/* Where sixteen positions of a head lie in a layer's keys, and likewise in its values; `position` is in them. */
+INLINE int64_t run_offset(const struct model *m, const int32_t *table, int32_t position, int32_t head) {
+    const int64_t runs = m->block_size / LANES, block = table[position / m->block_size];
+    return ((block * runs + position % m->block_size / LANES) * m->kv_heads + head) * m->head_dim * LANES;
 }
 
-/* Up to sixteen positions of `s` from `start` on; those in one block follow each other. */
+/* A head's key and value take their place; both are whole in bfloat16. */
+INLINE void place_key(uint16_t *run, int32_t position, const uint16_t *key, int32_t head_dim) {
+    uint16_t *to = run + position % LANES * 2;
+    for (int32_t d = 0; d < head_dim; d += 2) memcpy(to + d * LANES, key + d, 2 * sizeof *key);
+}
+
+INLINE void place_value(uint16_t *run, int32_t position, const uint16_t *value, int32_t head_dim) {
+    uint16_t *to = run + position % LANES / 2 * 2 * head_dim + position % 2;
+    for (int32_t d = 0; d < head_dim; d++) to[2 * d] = value[d];
+}
+
+/* The runs of REACH positions from `start` on; those behind the last position are the first. */
+INLINE void find_runs(const struct model *m, const struct stretch *s, int32_t start, int64_t *runs) {
+    const int32_t end = s->start + s->num_rows;
+    for (int r = 0; r < RUNS; r++)
+        runs[r] = !r || start + r * LANES < end ? run_offset(m, s->table, start + r * LANES, 0) : runs[0];
+}
+
 INLINE void reach_for(const struct model *m, const struct stretch *s, int32_t start, struct reach *reach) {
-    const int64_t stride = (int64_t)m->kv_heads * m->head_dim;
-    const int32_t left = s->start + s->num_rows - start;
+    const int32_t end = s->start + s->num_rows, left = end - start;
     reach->start = start;
-    reach->count = left < 0 ? 0 : left < LANES ? left : LANES;
-    for (int32_t t = 0; t < reach->count;) {
-        const int64_t first = slot_offset(m, s->table, start + t, 0);
-        const int32_t room = m->block_size - (start + t) % m->block_size, rest = reach->count - t;
-        const int32_t run = room < rest ? room : rest;
-        for (int32_t i = 0; i < run; i++) reach->offsets[t + i] = first + i * stride;
-        t += run;
-    }
+    reach->count = left < REACH ? left : REACH;
+    find_runs(m, s, start, reach->runs);
+    find_runs(m, s, start + REACH < end ? start + REACH : start, reach->next);
 }
 
-/* What `lines` holds: sixteen tokens after each other, each in pieces of 64 bytes. */
-static void fill_lines(const struct model *m, int32_t *lines) {
-    const int32_t pieces = (m->head_dim + 31) / 32;
-    for (int32_t i = 0; i < m->head_dim / 2; i++)
-        lines[i] = i / pieces * m->kv_heads * m->head_dim + i % pieces * 32;
-}
-
-INLINE void store_turned(u32x16 rows[LANES], int32_t words, float *turned) {
-    transpose(rows);
-    UNROLL for (int32_t w = 0; w < LANES; w++) {
-        if (w >= words) break;
-        store_floats(turned + 2 * w * LANES, (f32x16)(rows[w] << 16));
-        store_floats(turned + (2 * w + 1) * LANES, (f32x16)(rows[w] & 0xffff0000));
-    }
-}
-
-/* Keys of a head -> [head_dim, 16], zero for positions that are not there. A word holds two dimensions. */
-INLINE void turn_keys(const struct model *m, const uint16_t *keys, const struct reach *reach, float *turned) {
-    int32_t d = 0;
-    u32x16 rows[LANES];
-    if (reach->count == LANES)
-        for (; d + 2 * LANES <= m->head_dim; d += 2 * LANES) {
-            UNROLL for (int32_t t = 0; t < LANES; t++) rows[t] = load_words(keys + reach->offsets[t] + d);
-            store_turned(rows, LANES, turned + d * LANES);
-        }
-    for (; d < m->head_dim; d += 2 * LANES) {
-        const int32_t words = m->head_dim - d < 2 * LANES ? (m->head_dim - d) / 2 : LANES;
-        memset(rows, 0, sizeof rows);
-        for (int32_t t = 0; t < reach->count; t++) memcpy(&rows[t], keys + reach->offsets[t] + d, 4 * words);
-        store_turned(rows, words, turned + d * LANES);
-    }
-}
-
-/* Scores of `count` queries at the positions at hand; even and odd dimensions apart. */
+/* out[count, RUNS]: scores of `count` queries at the positions at hand. */
 INLINE void score(
-    const struct attention_memory *memory, int32_t head_dim, const uint16_t *next_keys, int32_t first, const int count,
-    f32x16 *out) {
-    const float *queries = memory->queries + first * memory->width;
-    f32x16 even[MOST_QUERIES], odd[MOST_QUERIES];
-    UNROLL for (int q = 0; q < count; q++) even[q] = odd[q] = splat(0);
-    for (int32_t d = 0; d < head_dim; d += 2) {
-        __builtin_prefetch(next_keys + memory->lines[d / 2], 0, 2);
-        const f32x16 a = load_floats(memory->turned_keys + d * LANES);
-        const f32x16 b = load_floats(memory->turned_keys + (d + 1) * LANES);
-        UNROLL for (int q = 0; q < count; q++) {
-            even[q] = multiply_add(splat(queries[q * memory->width + d]), a, even[q]);
-            odd[q] = multiply_add(splat(queries[q * memory->width + d + 1]), b, odd[q]);
+    const struct attention_memory *memory, int32_t words, const uint16_t *keys, const struct reach *reach,
+    int32_t first, const int count, f32x16 *out) {
+    const uint32_t *queries = memory->queries + first;
+    f32x16 sums[MOST_QUERIES * RUNS];
+    UNROLL for (int i = 0; i < count * RUNS; i++) sums[i] = splat(0);
+    for (int32_t w = 0; w < words; w++) {
+        u32x16 run[RUNS];
+        UNROLL for (int r = 0; r < RUNS; r++) {
+            run[r] = load_words(keys + reach->runs[r] + w * 2 * LANES);
+            __builtin_prefetch(keys + reach->next[r] + w * 2 * LANES, 0, 2);
         }
+        UNROLL for (int q = 0; q < count; q++)
+            UNROLL for (int r = 0; r < RUNS; r++)
+                sums[q * RUNS + r] = dot_bfloats(sums[q * RUNS + r], run[r], queries[q]);
+        queries += memory->most;
     }
-    UNROLL for (int q = 0; q < count; q++) out[q] = even[q] + odd[q];
+    UNROLL for (int i = 0; i < count * RUNS; i++) out[i] = sums[i];
 }
 
-/* Scores -> weights of query `q`, which sees `visible` of the positions; what was summed before shrinks to fit. */
-INLINE void weigh(struct attention_memory *memory, int32_t q, f32x16 scores, int32_t visible) {
+/* What was summed before shrinks to fit a new peak. */
+static void shrink_sums(struct attention_memory *memory, int32_t q, float new_peak) {
+    const f32x16 shrink = exponential(splat(memory->peaks[q] - new_peak));
+    float *sums = memory->sums + q * memory->width, *totals = memory->totals + q * LANES;
+    for (int32_t d = 0; d < memory->width; d += LANES) store_floats(sums + d, load_floats(sums + d) * shrink);
+    store_floats(totals, load_floats(totals) * shrink);
+    memory->peaks[q] = new_peak;
+}
+
+/* Scores -> weights of query `q`, which sees `visible` of the positions. */
+INLINE void weigh(struct attention_memory *memory, int32_t q, const f32x16 scores[RUNS], int32_t visible) {
     static const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const i32x16 seen = lanes < splat_int(visible);
-    const float peak = memory->peaks[q];
-    const float seen_peak = largest_of_lanes(choose(seen, scores, splat(-3e38f)));
-    const float new_peak = seen_peak > peak ? seen_peak : peak;
-    const f32x16 weights = (f32x16)((i32x16)exponential(scores - new_peak) & seen);
-    const f32x16 totals = load_floats(memory->totals + q * LANES);
-    store_floats(memory->weights + q * LANES, weights);
-    if (new_peak > peak) {
-        const f32x16 shrink = exponential(splat(peak - new_peak));
-        float *sums = memory->sums + q * memory->width;
-        for (int32_t d = 0; d < memory->width; d += LANES) store_floats(sums + d, load_floats(sums + d) * shrink);
-        store_floats(memory->totals + q * LANES, totals * shrink + weights);
-        memory->peaks[q] = new_peak;
-    } else {
-        store_floats(memory->totals + q * LANES, totals + weights);
+    f32x16 highest = splat(-3e38f), total = load_floats(memory->totals + q * LANES);
+    i32x16 seen[RUNS];
+    UNROLL for (int r = 0; r < RUNS; r++) {
+        seen[r] = lanes < splat_int(visible - r * LANES);
+        highest = largest(highest, choose(seen[r], scores[r], splat(-3e38f)));
     }
+    const float peak = largest_of_lanes(highest);
+    if (peak > memory->peaks[q]) {
+        shrink_sums(memory, q, peak);
+        total = load_floats(memory->totals + q * LANES);
+    }
+    UNROLL for (int r = 0; r < RUNS; r++) {
+        const f32x16 weights = exponential(scores[r] - memory->peaks[q]);
+        const u16x16 rounded = floats_to_bfloats((f32x16)((i32x16)weights & seen[r]));
+        memcpy(memory->weights + (q * RUNS + r) * LANES / 2, &rounded, sizeof rounded);
+        total += bfloats_to_floats(rounded);
+    }
+    store_floats(memory->totals + q * LANES, total);
 }
 
-/* Add the weighted values of the positions at hand to the sums of `count` queries. */
+/* Sixteen dimensions of two values, or `left` where they are fewer; the second is nobody's where `single`. */
+INLINE u32x16 load_values(const uint16_t *from, const int whole, int32_t left, int single) {
+    u32x16 words = {0};
+    if (whole) words = load_words(from);
+    else memcpy(&words, from, 4 * left);
+    return words & (single ? 0xffffu : 0xffffffffu);
+}
+
+/* Add the weighted values of the positions at hand to `vectors` vectors, from dimension `d` on, of `count` queries. */
+INLINE void add_dimensions(
+    struct attention_memory *memory, int32_t head_dim, const uint16_t *values, const struct reach *reach, int32_t first,
+    const int count, int32_t d, const int vectors, const int whole) {
+    float *to = memory->sums + first * memory->width + d;
+    const uint32_t *weights = memory->weights + first * REACH / 2;
+    f32x16 sums[MOST_QUERIES * 2];
+    UNROLL for (int i = 0; i < count * vectors; i++)
+        sums[i] = load_floats(to + i / vectors * memory->width + i % vectors * LANES);
+    for (int32_t r = 0; r * LANES < reach->count; r++) {
+        const uint16_t *from = values + reach->runs[r] + 2 * d, *next = values + reach->next[r] + 2 * d;
+        const int32_t left = reach->count - r * LANES, positions = left < LANES ? left : LANES;
+        for (int32_t t = 0; t < positions; t += 2) {
+            UNROLL for (int v = 0; v < vectors; v++) {
+                const int64_t at = t * head_dim + 2 * v * LANES;
+                const u32x16 words = load_values(from + at, whole, head_dim - d, t + 1 == positions);
+                __builtin_prefetch(next + at, 0, 2);
+                UNROLL for (int q = 0; q < count; q++)
+                    sums[q * vectors + v] = dot_bfloats(sums[q * vectors + v], words, weights[q * REACH / 2 + t / 2]);
+            }
+        }
+        weights += LANES / 2;
+    }
+    UNROLL for (int i = 0; i < count * vectors; i++)
+        store_floats(to + i / vectors * memory->width + i % vectors * LANES, sums[i]);
+}
+
 INLINE void add_values(
     struct attention_memory *memory, int32_t head_dim, const uint16_t *values, const struct reach *reach, int32_t first,
     const int count) {
-    for (int32_t d = 0; d < head_dim; d += LANES) {
-        float *to = memory->sums + first * memory->width + d;
-        const float *weights = memory->weights + first * LANES;
-        f32x16 sums[MOST_QUERIES];
-        UNROLL for (int q = 0; q < count; q++) sums[q] = load_floats(to + q * memory->width);
-        const int32_t *lines = memory->lines + d / (2 * LANES) * LANES;
-        for (int32_t t = 0; t < reach->count; t++) {
-            u16x16 part = {0};
-            if (d % (2 * LANES) == 0) __builtin_prefetch(values + reach->next + lines[t], 0, 2);
-            if (head_dim - d >= LANES) part = load_halves(values + reach->offsets[t] + d);
-            else memcpy(&part, values + reach->offsets[t] + d, 2 * (head_dim - d));
-            const f32x16 value = bfloats_to_floats(part);
-            UNROLL for (int q = 0; q < count; q++)
-                sums[q] = multiply_add(splat(weights[q * LANES + t]), value, sums[q]);
-        }
-        UNROLL for (int q = 0; q < count; q++) store_floats(to + q * memory->width, sums[q]);
-    }
+    const int most = count > 4 ? 2 : 4; /* vectors for whose sums there are registers */
+    int32_t d = 0;
+    for (; d + most * LANES <= head_dim; d += most * LANES)
+        add_dimensions(memory, head_dim, values, reach, first, count, d, most, 1);
+    for (; d + LANES <= head_dim; d += LANES) add_dimensions(memory, head_dim, values, reach, first, count, d, 1, 1);
+    if (d < head_dim) add_dimensions(memory, head_dim, values, reach, first, count, d, 1, 0);
 }
 
 /* `count` queries of a head, from query `first` of row `first / group` on, meet the positions at hand; `keys` and
@@ -167,11 +180,11 @@ INLINE void meet(
     const struct model *m, const struct stretch *s, const uint16_t *keys, const uint16_t *values,
     const struct reach *reach, int32_t base, int32_t first, const int count, struct attention_memory *memory) {
     const int32_t group = m->heads / m->kv_heads;
-    f32x16 scores[MOST_QUERIES];
-    score(memory, m->head_dim, keys + reach->next, base + first, count, scores);
+    f32x16 scores[MOST_QUERIES * RUNS];
+    score(memory, m->head_dim / 2, keys, reach, base + first, count, scores);
     for (int q = 0; q < count; q++) {
         const int32_t behind = s->start + (first + q) / group - reach->start + 1;
-        weigh(memory, base + first + q, scores[q], behind < reach->count ? behind : reach->count);
+        weigh(memory, base + first + q, scores + q * RUNS, behind < reach->count ? behind : reach->count);
     }
     add_values(memory, m->head_dim, values, reach, base + first, count);
 }
@@ -181,8 +194,8 @@ static void meet_all(
     const struct model *m, const struct layer *layer, const struct stretch *s, const struct reach *reach, int32_t head,
     int32_t base, struct attention_memory *memory) {
     const int32_t group = m->heads / m->kv_heads, num_queries = s->num_rows * group;
-    const uint16_t *keys = layer->keys + head * m->head_dim, *values = layer->values + head * m->head_dim;
-    turn_keys(m, keys, reach, memory->turned_keys);
+    const int64_t offset = (int64_t)head * m->head_dim * LANES;
+    const uint16_t *keys = layer->keys + offset, *values = layer->values + offset;
     int32_t q = reach->start > s->start ? (reach->start - s->start) * group : 0;
     for (; q + 8 <= num_queries; q += 8) meet(m, s, keys, values, reach, base, q, 8, memory);
     if (num_queries - q >= 4) meet(m, s, keys, values, reach, base, q, 4, memory), q += 4;
@@ -197,14 +210,24 @@ INLINE int64_t query_offset(const struct model *m, const struct stretch *s, int3
     return (s->first_row + q / group) * stride + (head * group + q % group) * m->head_dim;
 }
 
+/* A query as bfloat16, scaled, its words `stride` apart; zero past its dimensions. */
+static void place_query(const float *from, int32_t head_dim, float scale, uint32_t *to, int32_t stride) {
+    for (int32_t d = 0; d < head_dim; d += LANES) {
+        f32x16 part = splat(0);
+        memcpy(&part, from + d, (head_dim - d < LANES ? head_dim - d : LANES) * sizeof(float));
+        const u16x16 rounded = floats_to_bfloats(part * scale);
+        for (int32_t w = 0; w < LANES / 2; w++)
+            memcpy(to + (d / 2 + w) * stride, (const char *)&rounded + w * sizeof *to, sizeof *to);
+    }
+}
+
 static void start_queries(
     const struct model *m, const struct stretch *s, int32_t head, int32_t base, const float *queries, int64_t stride,
     struct attention_memory *memory) {
     const int32_t num_queries = s->num_rows * (m->heads / m->kv_heads);
     for (int32_t q = 0; q < num_queries; q++) {
-        const float *from = queries + query_offset(m, s, head, q, stride);
-        float *to = memory->queries + (base + q) * memory->width;
-        for (int32_t d = 0; d < m->head_dim; d++) to[d] = from[d] * m->scale;
+        place_query(queries + query_offset(m, s, head, q, stride), m->head_dim, m->scale,
+                    memory->queries + base + q, memory->most);
         memset(memory->sums + (base + q) * memory->width, 0, memory->width * sizeof(float));
         memset(memory->totals + (base + q) * LANES, 0, LANES * sizeof(float));
         memory->peaks[base + q] = -3e38f;
@@ -228,15 +251,12 @@ static void attend(
     const struct model *m, const struct layer *layer, const struct stretch *s, int32_t first_head, int32_t num_heads,
     const float *queries, int64_t query_stride, float *out, int64_t out_stride, struct attention_memory *memory) {
     const int32_t a_head = s->num_rows * (m->heads / m->kv_heads), end = s->start + s->num_rows;
-    struct reach reaches[2]; /* at hand, and next */
     for (int32_t h = 0; h < num_heads; h++)
         start_queries(m, s, first_head + h, h * a_head, queries, query_stride, memory);
-    reach_for(m, s, 0, &reaches[0]);
-    for (int32_t position = 0, turn = 0; position < end; position += LANES, turn = !turn) {
-        reach_for(m, s, position + LANES, &reaches[!turn]);
-        reaches[turn].next = reaches[reaches[!turn].count ? !turn : turn].offsets[0];
-        for (int32_t h = 0; h < num_heads; h++)
-            meet_all(m, layer, s, &reaches[turn], first_head + h, h * a_head, memory);
+    for (int32_t position = 0; position < end; position += REACH) {
+        struct reach reach;
+        reach_for(m, s, position, &reach);
+        for (int32_t h = 0; h < num_heads; h++) meet_all(m, layer, s, &reach, first_head + h, h * a_head, memory);
     }
     for (int32_t h = 0; h < num_heads; h++)
         finish_queries(m, s, first_head + h, h * a_head, out, out_stride, memory);

@@ -140,37 +140,54 @@ static f32x16 bias_of(const struct matrix *m, int32_t tile) {
     return bias;
 }
 
-/* out[row, tile] = product + bias, or that added to what is there. */
-static void multiply_tile(
-    const struct matrix *m, int32_t tile, const struct activations *x, int32_t rows, float *out, int64_t stride,
-    const int adds) {
+/* Where a product goes: float32 [rows, stride]. */
+struct target {
+    float *out;
+    int64_t stride;
+    int adds; /* to what is there */
+};
+
+/* out[row, tile] = sums + bias, or that added to what is there. */
+INLINE void store_sums(
+    const struct matrix *m, int32_t tile, const f32x16 *sums, int32_t row, int32_t rows, const struct target *to) {
     const int32_t first = tile * TILE_ROWS, count = m->rows - first < TILE_ROWS ? m->rows - first : TILE_ROWS;
     const f32x16 bias = bias_of(m, tile);
-    f32x16 sums[MOST_ROWS];
+    for (int32_t b = 0; b < rows; b++) {
+        float *at = to->out + (row + b) * to->stride + first;
+        f32x16 before = splat(0);
+        if (to->adds) memcpy(&before, at, count * sizeof(float));
+        const f32x16 sum = before + (sums[b] + bias);
+        if (count == TILE_ROWS) store_floats(at, sum);
+        else memcpy(at, &sum, count * sizeof(float));
+    }
+}
+
+static int32_t num_pairs(const struct matrix *m) { return (num_tiles(m) + 1) / PAIR; }
+
+/* Two tiles of a product, one of each half, so that whoever takes pair after pair reads two pieces of memory from
+ * their beginning on; without a partner, a tile goes with itself.
+ */
+static void multiply_pair(
+    const struct matrix *m, int32_t pair, const struct activations *x, int32_t rows, const struct target *to) {
+    const int32_t second = pair + num_pairs(m) < num_tiles(m) ? pair + num_pairs(m) : pair;
+    const struct tile tiles[PAIR] = {{m, pair}, {m, second}};
+    f32x16 sums[(PAIR + 1) * MOST_ROWS];
     for (int32_t row = 0, done; row < rows; row += done) {
-        done = tile_sums(m, tile, x, row, rows - row, sums);
-        for (int32_t b = 0; b < done; b++) {
-            float *to = out + (row + b) * stride + first;
-            f32x16 before = splat(0);
-            if (adds) memcpy(&before, to, count * sizeof(float));
-            const f32x16 sum = before + (sums[b] + bias);
-            if (count == TILE_ROWS) store_floats(to, sum);
-            else memcpy(to, &sum, count * sizeof(float));
-        }
+        done = pair_sums(tiles, x, row, rows - row, sums);
+        store_sums(m, pair, sums, row, done, to);
+        if (second != pair) store_sums(m, second, sums + done, row, done, to);
     }
 }
 
 static void project(struct step *step, const struct layer *layer, int32_t item) {
     struct workspace *space = step->space;
-    const struct activations *x = &space->attention_input;
-    const int32_t queries = num_tiles(&layer->query), keys = num_tiles(&layer->key);
-    if (item < queries)
-        multiply_tile(&layer->query, item, x, step->num_rows, space->queries, space->query_stride, 0);
-    else if (item < queries + keys)
-        multiply_tile(&layer->key, item - queries, x, step->num_rows, space->keys, space->key_stride, 0);
-    else
-        multiply_tile(&layer->value, item - queries - keys, x, step->num_rows, space->values,
-                      space->key_stride, 0);
+    const struct matrix *matrices[] = {&layer->query, &layer->key, &layer->value};
+    const struct target targets[] = {{space->queries, space->query_stride, 0},
+                                     {space->keys, space->key_stride, 0},
+                                     {space->values, space->key_stride, 0}};
+    int i = 0;
+    for (; item >= num_pairs(matrices[i]); i++) item -= num_pairs(matrices[i]);
+    multiply_pair(matrices[i], item, &space->attention_input, step->num_rows, &targets[i]);
 }
 
 /* Element i turns with element i + head_dim / 2. */
@@ -200,6 +217,7 @@ static void place_row(struct step *step, const struct layer *layer, int32_t row)
     struct workspace *space = step->space;
     const int32_t half = m->head_dim / 2;
     const int32_t position = position_of(step, row), *table = stretch_at(step, row)->table;
+    uint16_t rounded[m->head_dim];
     const float *cosines = space->cosines + row * half, *sines = space->sines + row * half;
     for (int32_t h = 0; h < m->heads; h++) {
         float *query = space->queries + row * space->query_stride + h * m->head_dim;
@@ -210,21 +228,23 @@ static void place_row(struct step *step, const struct layer *layer, int32_t row)
         float *key = space->keys + row * space->key_stride + h * m->head_dim;
         if (layer->key_norm) normalise(key, layer->key_norm, m->head_dim, m->eps, key);
         turn(key, cosines, sines, half);
-        const int64_t offset = slot_offset(m, table, position, h);
-        store_bfloats(layer->keys + offset, key, m->head_dim);
-        store_bfloats(layer->values + offset, space->values + row * space->key_stride + h * m->head_dim, m->head_dim);
+        const int64_t run = run_offset(m, table, position, h);
+        store_bfloats(rounded, key, m->head_dim);
+        place_key(layer->keys + run, position, rounded, m->head_dim);
+        store_bfloats(rounded, space->values + row * space->key_stride + h * m->head_dim, m->head_dim);
+        place_value(layer->values + run, position, rounded, m->head_dim);
     }
 }
 
 static void gate_and_up(struct step *step, const struct layer *layer, int32_t tile) {
     struct activations *x = &step->space->mlp_input, *inner = &step->space->inner;
     const f32x16 gate_bias = bias_of(&layer->gate, tile), up_bias = bias_of(&layer->up, tile);
-    f32x16 gates[MOST_ROWS], ups[MOST_ROWS];
+    const struct tile pair[PAIR] = {{&layer->gate, tile}, {&layer->up, tile}};
+    f32x16 sums[(PAIR + 1) * MOST_ROWS];
     for (int32_t row = 0, done; row < step->num_rows; row += done) {
-        done = tile_sums(&layer->gate, tile, x, row, step->num_rows - row, gates);
-        tile_sums(&layer->up, tile, x, row, step->num_rows - row, ups);
+        done = pair_sums(pair, x, row, step->num_rows - row, sums);
         for (int32_t b = 0; b < done; b++) {
-            const f32x16 gate = gates[b] + gate_bias, up = ups[b] + up_bias;
+            const f32x16 gate = sums[b] + gate_bias, up = sums[done + b] + up_bias;
             float *to = inner->values + (int64_t)(row + b) * inner->stride + tile * TILE_ROWS;
             store_floats(to, gate / (1.0f + exponential(-gate)) * up);
         }
@@ -241,7 +261,6 @@ static void compute_attention(struct worker *w, const struct layer *layer) {
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
     const int32_t share = m->kv_heads / shares, items = step->num_stretches * shares;
-    fill_lines(m, memory.lines);
     EACH_ITEM(item, w, items)
         attend(m, layer, &space->stretches[item / shares], item % shares * share, share, space->queries,
                space->query_stride, space->mixed.values, space->mixed.stride, &memory);
@@ -251,35 +270,35 @@ static void compute_attention(struct worker *w, const struct layer *layer) {
 static void compute_attention_block(struct worker *w, const struct layer *layer) {
     struct step *step = w->step;
     struct workspace *space = step->space;
-    const int32_t rows = step->num_rows, output_tiles = num_tiles(&layer->output);
-    const int32_t tiles = num_tiles(&layer->query) + num_tiles(&layer->key) + num_tiles(&layer->value);
+    const int32_t rows = step->num_rows, output_pairs = num_pairs(&layer->output);
+    const int32_t pairs = num_pairs(&layer->query) + num_pairs(&layer->key) + num_pairs(&layer->value);
+    const struct target to = {space->hidden, space->hidden_stride, 1};
     EACH_ITEM(row, w, rows) normalise_input(step, row, layer);
     finish_phase(w, NORM, rows);
-    EACH_ITEM(tile, w, tiles) project(step, layer, tile);
-    finish_phase(w, QKV, tiles);
+    EACH_ITEM(pair, w, pairs) project(step, layer, pair);
+    finish_phase(w, QKV, pairs);
     EACH_ITEM(row, w, rows) place_row(step, layer, row);
     finish_phase(w, ROPE, rows);
     compute_attention(w, layer);
     EACH_ITEM(row, w, rows) prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
     finish_phase(w, NORM, rows);
-    EACH_ITEM(tile, w, output_tiles)
-        multiply_tile(&layer->output, tile, &space->mixed, rows, space->hidden, space->hidden_stride, 1);
-    finish_phase(w, OUTPUT, output_tiles);
+    EACH_ITEM(pair, w, output_pairs) multiply_pair(&layer->output, pair, &space->mixed, rows, &to);
+    finish_phase(w, OUTPUT, output_pairs);
 }
 
 static void compute_mlp(struct worker *w, const struct layer *layer) {
     struct step *step = w->step;
     struct workspace *space = step->space;
-    const int32_t rows = step->num_rows, gate_tiles = num_tiles(&layer->gate), down_tiles = num_tiles(&layer->down);
+    const int32_t rows = step->num_rows, gate_tiles = num_tiles(&layer->gate), down_pairs = num_pairs(&layer->down);
+    const struct target to = {space->hidden, space->hidden_stride, 1};
     EACH_ITEM(row, w, rows) normalise_for_mlp(step, row, layer);
     finish_phase(w, NORM, rows);
     EACH_ITEM(tile, w, gate_tiles) gate_and_up(step, layer, tile);
     finish_phase(w, GATE_UP, gate_tiles);
     EACH_ITEM(row, w, rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
     finish_phase(w, NORM, rows);
-    EACH_ITEM(tile, w, down_tiles)
-        multiply_tile(&layer->down, tile, &space->inner, rows, space->hidden, space->hidden_stride, 1);
-    finish_phase(w, DOWN, down_tiles);
+    EACH_ITEM(pair, w, down_pairs) multiply_pair(&layer->down, pair, &space->inner, rows, &to);
+    finish_phase(w, DOWN, down_pairs);
 }
 
 static float *logits_of(const struct step *step) {
@@ -289,11 +308,12 @@ static float *logits_of(const struct step *step) {
 static void compute_logits(struct worker *w) {
     struct step *step = w->step;
     const struct matrix *head = &step->model->head;
+    const struct target to = {logits_of(step), head->rows, 0};
     EACH_ITEM(index, w, step->num_sampling) normalise_for_head(step, index);
     finish_phase(w, NORM, step->num_sampling);
-    EACH_ITEM(tile, w, num_tiles(head))
-        multiply_tile(head, tile, &step->space->mlp_input, step->num_sampling, logits_of(step), head->rows, 0);
-    finish_phase(w, HEAD, num_tiles(head));
+    EACH_ITEM(pair, w, num_pairs(head))
+        multiply_pair(head, pair, &step->space->mlp_input, step->num_sampling, &to);
+    finish_phase(w, HEAD, num_pairs(head));
 }
 
 /* PHASES_A_LAYER and PHASES_BESIDE count what happens here. */

@@ -8,7 +8,7 @@
 #include "cpu_pool.h"
 #include "cpu_sample.h"
 
-#define SLICE_ROWS 256 /* rows that go through the layers together */
+#define SLICE_ROWS 128 /* rows that go through the layers together */
 
 enum { PHASES_A_LAYER = 10, PHASES_BESIDE = 3 };
 enum phase { EMBED, NORM, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, NUM_PHASES };

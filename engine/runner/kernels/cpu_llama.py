@@ -1,7 +1,8 @@
 """A Llama-shaped model that computes a whole step in one call of the CPU library.
 
-Its weights are packed as they are stored; its KV cache is the runner's, shared with whoever else reads it. Whatever a
-batch holds, decodes or prefill chunks, its rows go through the same code, and no row's result depends on the others.
+Its weights are packed as they are stored; its KV cache is memory of the runner's, in an order of its own (cpu_model.h).
+Whatever a batch holds, decodes or prefill chunks, its rows go through the same code, and no row's result depends on
+the others.
 """
 
 from __future__ import annotations

@@ -11,6 +11,11 @@
  *   BFLOATS          2 columns   64 B bfloat16
  *
  * Codes and scales are those of the file: nothing is quantised again. Rows past the last are zero.
+ *
+ * The KV cache holds bfloat16 in runs of 16 positions, of which a block has one or more:
+ *
+ *   keys    [blocks, block_size / 16, kv_heads, head_dim / 2, 16 positions, 2 dimensions]
+ *   values  [blocks, block_size / 16, kv_heads, 8, head_dim, 2 positions]
  */
 #ifndef CPU_MODEL_H
 #define CPU_MODEL_H
@@ -35,7 +40,7 @@ struct layer {
     const float *input_norm, *mlp_norm;  /* [hidden] */
     const float *query_norm, *key_norm;  /* [head_dim], or NULL */
     struct matrix query, key, value, output, gate, up, down;
-    uint16_t *keys, *values;             /* KV cache: bfloat16 [blocks, block_size, kv_heads, head_dim] */
+    uint16_t *keys, *values;             /* KV cache */
 };
 
 struct model {

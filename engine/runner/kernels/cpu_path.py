@@ -12,6 +12,7 @@ from engine.runner.kernels.cpu_llama import CompiledLlama
 from engine.runner.models.registry import architecture_of
 from engine.runner.weights.model_files import ModelFiles
 
+RUN_LENGTH = 16  # positions of a sequence that lie together in the kernels' KV cache
 _DTYPES = ("auto", "bfloat16")  # the KV cache's; another number format is asked for when exactly that is wanted
 
 
@@ -23,6 +24,9 @@ def open_compiled(files: ModelFiles, settings: EngineConfig, say: Callable[[str]
     """
     wanted = settings.cpu_kernels == "auto" and settings.dtype in _DTYPES
     if not wanted or not architecture_of(files.config).read(files.config).is_plain:
+        return None
+    if settings.block_size % RUN_LENGTH:
+        say(f"CPU kernels: a block must hold a multiple of {RUN_LENGTH} tokens; computing with torch, which is slower")
         return None
     try:
         path, seconds = build_library()

@@ -1,8 +1,10 @@
-/* Products of packed matrices with rows of activations, as the sums of one tile for a few rows at a time.
+/* Products of packed matrices with rows of activations: the sums of two tiles for a few rows at a time.
  *
  * For quantised weights the activations are quantised too, to int8 in groups of 32 with a scale each; a group's
- * products are summed exactly, in integers. Where that is too coarse, what it loses is quantised again and added. For
- * bfloat16 weights they are bfloat16 where the machine multiplies that, else float32.
+ * products are summed exactly, in integers. A few groups of a row hold numbers much larger than the others, and would
+ * bring in nearly all of its error: what they lose is quantised again and added. For bfloat16 weights activations are
+ * bfloat16 where the machine multiplies that, else float32. Two tiles share every number of the right side: a number
+ * takes as long to load as its product takes.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
@@ -10,27 +12,36 @@
 #include "cpu_model.h"
 #include "cpu_vector.h"
 
-/* Rows that a tile is multiplied with while its weights are in registers: as many as there is room for. */
+/* Rows that two tiles are multiplied with at once: as many as there are registers for their sums. */
 #if defined(__AVX512F__)
-#define MOST_ROWS 8
+#define MOST_ROWS 4
 #else
 #define MOST_ROWS 2
 #endif
 
 #define ROW_BLOCK 8
+#define PAIR 2
+
+/* A group with a peak this many times the mean of its row has a second part. */
+#define LARGE_PEAK 3.0f
+
+/* Groups as int8: [rows / 8, stride / 32, 8] of them. */
+struct part {
+    int8_t *codes;      /* [..., 32] */
+    float *scales;      /* value = scale * code */
+    float *sums;        /* the sum of a group's scale * code */
+    int32_t *half_sums; /* [..., 2]: sums of codes */
+};
 
 /* Rows of a product's right side, each `stride` numbers long; a stride is a multiple of 32. What products read lies by
- * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a tile are neighbours. Where int8
- * is too coarse, a row has two parts, the second being what the first lost; the parts lie as rows of their own.
+ * blocks of 8 rows, in them by groups of columns, in a group row by row: the rows of a block are neighbours.
  */
 struct activations {
-    int32_t stride, parts;
-    float *values;      /* [rows, stride], zero past the columns */
-    uint16_t *bfloats;  /* [rows / 8, stride / 4, 8, 4] */
-    int8_t *codes;      /* [rows * parts / 8, stride / 32, 8, 32] */
-    float *scales;      /* [rows * parts / 8, stride / 32, 8]: value = scale * code */
-    float *sums;        /* [rows * parts / 8, stride / 32, 8]: the sum of a group's scale * code */
-    int32_t *half_sums; /* [rows * parts / 8, stride / 32, 8, 2]: sums of codes */
+    int32_t stride;
+    float *values;     /* [rows, stride], zero past the columns */
+    uint16_t *bfloats; /* [rows / 8, stride / 4, 8, 4] */
+    struct part first, second;
+    uint8_t *has_second; /* [rows / 8, stride / 32, 8]: whether the group's second part counts */
 };
 
 typedef int8_t i8x16 __attribute__((vector_size(16)));
@@ -42,27 +53,47 @@ INLINE int64_t place_of(int64_t row, int64_t group, int64_t groups) {
 
 INLINE int32_t sum_of_codes(i32x16 v) { return (int32_t)sum_of_lanes(to_floats(v)); }
 
-/* One part of a group; what it loses stays in `values`. */
-INLINE void quantise_part(struct activations *x, int64_t place, f32x16 values[2]) {
-    const float peak = largest_of_lanes(largest(magnitude(values[0]), magnitude(values[1])));
+/* One part of a group, whose values are at most `peak`; what it loses stays in `values`. */
+INLINE void quantise_part(const struct part *part, int64_t place, float peak, f32x16 values[2]) {
     const float inverse = peak > 1e-30f ? 127.0f / peak : 0.0f, scale = peak / 127.0f;
+    int32_t *sums = part->half_sums + 2 * place;
     for (int half = 0; half < 2; half++) {
         const i32x16 codes = nearest(values[half] * inverse);
         const i8x16 bytes = __builtin_convertvector(codes, i8x16);
-        memcpy(x->codes + place * GROUP + half * LANES, &bytes, sizeof bytes);
-        x->half_sums[2 * place + half] = sum_of_codes(codes);
+        memcpy(part->codes + place * GROUP + half * LANES, &bytes, sizeof bytes);
+        sums[half] = sum_of_codes(codes);
         values[half] -= to_floats(codes) * scale;
     }
-    x->scales[place] = scale;
-    x->sums[place] = scale * (float)(x->half_sums[2 * place] + x->half_sums[2 * place + 1]);
+    part->scales[place] = scale;
+    part->sums[place] = scale * (float)(sums[0] + sums[1]);
+}
+
+INLINE float peak_of(const f32x16 values[2]) {
+    return largest_of_lanes(largest(magnitude(values[0]), magnitude(values[1])));
+}
+
+/* The peaks of a row's groups become their scales for the time being; their mean. */
+static float find_peaks(struct activations *x, int64_t row) {
+    const int32_t groups = x->stride / GROUP;
+    float sum = 0;
+    for (int32_t group = 0; group < groups; group++) {
+        const float *from = x->values + row * x->stride + group * GROUP;
+        const f32x16 values[2] = {load_floats(from), load_floats(from + LANES)};
+        sum += x->first.scales[place_of(row, group, groups)] = peak_of(values);
+    }
+    return sum / (float)groups;
 }
 
 static void quantise_row(struct activations *x, int64_t row) {
-    for (int32_t group = 0; group < x->stride / GROUP; group++) {
-        const float *from = x->values + row * x->stride + group * GROUP;
+    const int32_t groups = x->stride / GROUP;
+    const float large = LARGE_PEAK * find_peaks(x, row);
+    for (int32_t group = 0; group < groups; group++) {
+        const int64_t place = place_of(row, group, groups);
+        const float *from = x->values + row * x->stride + group * GROUP, peak = x->first.scales[place];
         f32x16 values[2] = {load_floats(from), load_floats(from + LANES)};
-        for (int32_t part = 0; part < x->parts; part++)
-            quantise_part(x, place_of(row * x->parts + part, group, x->stride / GROUP), values);
+        quantise_part(&x->first, place, peak, values);
+        x->has_second[place] = peak > large;
+        if (peak > large) quantise_part(&x->second, place, peak_of(values), values);
     }
 }
 
@@ -83,13 +114,10 @@ static void prepare_row(struct activations *x, int64_t row, int quantised, int b
 INLINE int has_half_scales(const int kind) { return kind == NIBBLES_HALF || kind == BYTES_HALF; }
 INLINE int has_nibbles(const int kind) { return kind == NIBBLES_HALF || kind == NIBBLES_FLOAT; }
 
-/* codes[j]: columns 4j .. 4j + 3 of the group, of 16 rows. */
-INLINE void load_codes(const int kind, const uint8_t *group, u32x16 codes[8]) {
-    UNROLL for (int j = 0; j < 8; j++) {
-        if (!has_nibbles(kind)) codes[j] = load_words(group + 64 * j);
-        else if (j < 4) codes[j] = load_words(group + 64 * j) & 0x0f0f0f0f;
-        else codes[j] = (load_words(group + 64 * (j - 4)) >> 4) & 0x0f0f0f0f;
-    }
+/* Columns 4j .. 4j + 3 of the group, of 16 rows. */
+INLINE u32x16 load_codes(const int kind, const uint8_t *group, const int j) {
+    if (!has_nibbles(kind)) return load_words(group + 64 * j);
+    return (j < 4 ? load_words(group + 64 * j) : load_words(group + 64 * (j - 4)) >> 4) & 0x0f0f0f0f;
 }
 
 INLINE void load_scales(const int kind, const uint8_t *group, f32x16 *first, f32x16 *second) {
@@ -100,126 +128,175 @@ INLINE void load_scales(const int kind, const uint8_t *group, f32x16 *first, f32
 
 INLINE int32_t four_bytes(const void *p) { int32_t v; memcpy(&v, p, sizeof v); return v; }
 
-INLINE i32x16 dot_half(i32x16 sums, const u32x16 *codes, const int8_t *x) {
-    UNROLL for (int j = 0; j < 4; j++) sums = dot_bytes(sums, codes[j], four_bytes(x + 4 * j));
-    return sums;
+/* What a group is worth to a few rows' sums: [2 tiles, count]. */
+INLINE void add_products(
+    const int kind, const int count, const int tile, const int half, const uint8_t *group, const i32x16 *products,
+    const struct part *x, int64_t place, f32x16 *sums) {
+    f32x16 first, second;
+    load_scales(kind, group, &first, &second);
+    UNROLL for (int b = 0; b < count; b++) {
+        f32x16 *sum = sums + tile * count + b;
+        const f32x16 scale = (kind == BYTES_PAIR && half ? second : first) * x->scales[place + b];
+        *sum = multiply_add(to_floats(products[tile * count + b]), scale, *sum);
+        if (kind != BYTES_PAIR) *sum = multiply_add(second, splat(x->sums[place + b]), *sum);
+    }
+}
+
+/* Add the products of a group of two tiles with `count` rows, whose groups lie at `place` of `x`. */
+INLINE void add_group(
+    const int kind, const int count, const uint8_t *const groups[PAIR], const struct part *x, int64_t place,
+    f32x16 *sums) {
+    const int halves = kind == BYTES_PAIR ? 2 : 1; /* with scales of their own */
+    const int8_t *values = x->codes + place * GROUP;
+    UNROLL for (int half = 0; half < halves; half++) {
+        i32x16 products[PAIR * MOST_ROWS];
+        UNROLL for (int b = 0; b < PAIR * count; b++)
+            products[b] = splat_int(kind == BYTES_PAIR ? -32 * x->half_sums[2 * (place + b % count) + half] : 0);
+        UNROLL for (int j = half * 4; j < half * 4 + 8 / halves; j++) {
+            const u32x16 codes[PAIR] = {load_codes(kind, groups[0], j), load_codes(kind, groups[1], j)};
+            UNROLL for (int b = 0; b < count; b++) {
+                const int32_t four = four_bytes(values + b * GROUP + 4 * j);
+                products[b] = dot_bytes(products[b], codes[0], four);
+                products[count + b] = dot_bytes(products[count + b], codes[1], four);
+            }
+        }
+        UNROLL for (int tile = 0; tile < PAIR; tile++)
+            add_products(kind, count, tile, half, groups[tile], products, x, place, sums);
+    }
+}
+
+/* The second parts of those of `count` rows that have one. */
+INLINE void add_second_parts(
+    const int kind, const int count, const uint8_t *const groups[PAIR], const struct activations *x, int64_t place,
+    f32x16 *sums) {
+    for (int b = 0; b < count; b++) {
+        if (!x->has_second[place + b]) continue;
+        f32x16 own[PAIR] = {sums[b], sums[count + b]};
+        add_group(kind, 1, groups, &x->second, place + b, own);
+        sums[b] = own[0];
+        sums[count + b] = own[1];
+    }
+}
+
+INLINE int any_second(const struct activations *x, int64_t place, const int count) {
+    uint64_t flags = 0;
+    memcpy(&flags, x->has_second + place, count);
+    return flags != 0;
+}
+
+/* Have memory bring what lies `ahead` bytes behind both pointers: the next tiles, while these are computed.
+ * A single row is done with a tile before it would help.
+ */
+INLINE void ask_for(const uint8_t *const pair[PAIR], int64_t ahead, const int bytes) {
+    UNROLL for (int tile = 0; tile < PAIR; tile++)
+        UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(pair[tile] + ahead + line, 0, 2);
 }
 
 /* The rows from `row` on lie in one block. */
 INLINE void quantised_sums(
-    const int kind, const int count, const uint8_t *tile, int32_t groups, const struct activations *x, int64_t row,
-    f32x16 *sums) {
-    const int64_t place = place_of(row, 0, x->stride / GROUP);
-    const int8_t *values = x->codes + place * GROUP;
-    const float *scales = x->scales + place, *totals = x->sums + place;
-    const int32_t *halves = x->half_sums + 2 * place;
-    UNROLL for (int b = 0; b < count; b++) sums[b] = splat(0);
-    for (int32_t g = 0; g < groups; g++, tile += GROUP_BYTES[kind]) {
-        u32x16 codes[8];
-        f32x16 first, second;
-        load_codes(kind, tile, codes);
-        load_scales(kind, tile, &first, &second);
-        UNROLL for (int b = 0; b < count; b++) {
-            const int8_t *value = values + b * GROUP;
-            if (kind == BYTES_PAIR) {
-                const i32x16 low = dot_half(splat_int(-32 * halves[2 * b]), codes, value);
-                const i32x16 high = dot_half(splat_int(-32 * halves[2 * b + 1]), codes + 4, value + LANES);
-                sums[b] = multiply_add(to_floats(low), first * scales[b], sums[b]);
-                sums[b] = multiply_add(to_floats(high), second * scales[b], sums[b]);
-            } else {
-                i32x16 products = dot_half(splat_int(0), codes, value);
-                if (count > 2) products = dot_half(products, codes + 4, value + LANES);
-                else products += dot_half(splat_int(0), codes + 4, value + LANES); /* few rows: shorter chains */
-                sums[b] = multiply_add(to_floats(products), first * scales[b], sums[b]);
-                sums[b] = multiply_add(second, splat(totals[b]), sums[b]);
-            }
-        }
-        values += ROW_BLOCK * GROUP;
-        scales += ROW_BLOCK;
-        totals += ROW_BLOCK;
-        halves += ROW_BLOCK * 2;
+    const int kind, const int count, const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x,
+    int64_t row, f32x16 *sums) {
+    int64_t place = place_of(row, 0, x->stride / GROUP);
+    UNROLL for (int b = 0; b < PAIR * count; b++) sums[b] = splat(0);
+    for (int32_t g = 0; g < groups; g++, place += ROW_BLOCK) {
+        const uint8_t *const pair[PAIR] = {tiles[0] + g * GROUP_BYTES[kind], tiles[1] + g * GROUP_BYTES[kind]};
+        if (count > 1) ask_for(pair, groups * GROUP_BYTES[kind], GROUP_BYTES[kind]);
+        add_group(kind, count, pair, &x->first, place, sums);
+        if (any_second(x, place, count)) add_second_parts(kind, count, pair, x, place, sums);
     }
 }
 
-/* Two sums a row, of even and odd columns or pairs: one alone would wait for itself. */
 INLINE void bfloat_sums(
-    const int count, const uint8_t *tile, int32_t pairs, const struct activations *x, int64_t row, f32x16 *sums) {
-    f32x16 even[MOST_ROWS], odd[MOST_ROWS];
-    UNROLL for (int b = 0; b < count; b++) even[b] = odd[b] = splat(0);
+    const int count, const uint8_t *const tiles[PAIR], int32_t pairs, const struct activations *x, int64_t row,
+    f32x16 *sums) {
+    f32x16 local[PAIR * MOST_ROWS];
+    UNROLL for (int b = 0; b < PAIR * count; b++) local[b] = splat(0);
 #if defined(__AVX512BF16__)
     const uint16_t *values = x->bfloats + 4 * place_of(row, 0, x->stride / 4);
-    for (int32_t p = 0; p < pairs; p += 2, tile += 2 * 64, values += 4 * ROW_BLOCK) {
-        const __m512bh first = (__m512bh)load_words(tile);
-        const __m512bh second = (__m512bh)(p + 1 < pairs ? load_words(tile + 64) : (u32x16){0});
+    for (int32_t p = 0; p < pairs; p++) {
+        const u32x16 first = load_words(tiles[0] + p * 64), second = load_words(tiles[1] + p * 64);
         UNROLL for (int b = 0; b < count; b++) {
-            const __m512bh two = (__m512bh)_mm512_set1_epi32(four_bytes(values + 4 * b));
-            const __m512bh next = (__m512bh)_mm512_set1_epi32(four_bytes(values + 4 * b + 2));
-            even[b] = (f32x16)_mm512_dpbf16_ps((__m512)even[b], first, two);
-            odd[b] = (f32x16)_mm512_dpbf16_ps((__m512)odd[b], second, next);
+            const uint32_t two = (uint32_t)four_bytes(values + 4 * b + p % 2 * 2);
+            local[b] = dot_bfloats(local[b], first, two);
+            local[count + b] = dot_bfloats(local[count + b], second, two);
         }
+        values += p % 2 * 4 * ROW_BLOCK;
     }
 #else
     const float *values = x->values + row * x->stride;
-    for (int32_t p = 0; p < pairs; p++, tile += 64) {
-        const u32x16 words = load_words(tile);
-        const f32x16 first = (f32x16)(words << 16), second = (f32x16)(words & 0xffff0000);
-        UNROLL for (int b = 0; b < count; b++) {
-            const float *value = values + b * (int64_t)x->stride + 2 * p;
-            even[b] = multiply_add(first, splat(value[0]), even[b]);
-            odd[b] = multiply_add(second, splat(value[1]), odd[b]);
+    for (int32_t p = 0; p < pairs; p++) {
+        UNROLL for (int tile = 0; tile < PAIR; tile++) {
+            const u32x16 words = load_words(tiles[tile] + p * 64);
+            const f32x16 first = (f32x16)(words << 16), second = (f32x16)(words & 0xffff0000);
+            UNROLL for (int b = 0; b < count; b++) {
+                const float *value = values + b * (int64_t)x->stride + 2 * p;
+                f32x16 *sum = local + tile * count + b;
+                *sum = multiply_add(second, splat(value[1]), multiply_add(first, splat(value[0]), *sum));
+            }
         }
     }
 #endif
-    UNROLL for (int b = 0; b < count; b++) sums[b] = even[b] + odd[b];
+    UNROLL for (int b = 0; b < PAIR * count; b++) sums[b] = local[b];
 }
 
-typedef void (*tile_function)(
-    const uint8_t *tile, int32_t groups, const struct activations *x, int64_t row, f32x16 *sums);
+/* sums[2, count]: of both tiles, for `count` rows from `row` on. */
+typedef void (*pair_function)(
+    const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums);
 
-#define QUANTISED_TILE(KIND, COUNT)                                                                                    \
+#define QUANTISED_PAIR(KIND, COUNT)                                                                                    \
     static void KIND##_##COUNT(                                                                                        \
-        const uint8_t *tile, int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {                 \
-        f32x16 local[COUNT];                                                                                           \
-        quantised_sums(KIND, COUNT, tile, groups, x, row, local);                                                      \
-        memcpy(sums, local, sizeof local);                                                                             \
+        const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {    \
+        quantised_sums(KIND, COUNT, tiles, groups, x, row, sums);                                                      \
     }
-#define BFLOAT_TILE(KIND, COUNT)                                                                                       \
+#define BFLOAT_PAIR(KIND, COUNT)                                                                                       \
     static void KIND##_##COUNT(                                                                                        \
-        const uint8_t *tile, int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {                 \
-        f32x16 local[COUNT];                                                                                           \
-        bfloat_sums(COUNT, tile, groups, x, row, local);                                                               \
-        memcpy(sums, local, sizeof local);                                                                             \
+        const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {    \
+        bfloat_sums(COUNT, tiles, groups, x, row, sums);                                                               \
     }
-#if MOST_ROWS == 8
-#define EACH_COUNT(MAKE, KIND) MAKE(KIND, 1) MAKE(KIND, 2) MAKE(KIND, 4) MAKE(KIND, 8)
-#define ALL_COUNTS(KIND) {KIND##_1, KIND##_2, KIND##_4, KIND##_8}
+#if MOST_ROWS == 4
+#define EACH_COUNT(MAKE, KIND) MAKE(KIND, 1) MAKE(KIND, 2) MAKE(KIND, 4)
+#define ALL_COUNTS(KIND) {KIND##_1, KIND##_2, KIND##_4}
 #else
 #define EACH_COUNT(MAKE, KIND) MAKE(KIND, 1) MAKE(KIND, 2)
 #define ALL_COUNTS(KIND) {KIND##_1, KIND##_2}
 #endif
 
-EACH_COUNT(QUANTISED_TILE, NIBBLES_HALF)
-EACH_COUNT(QUANTISED_TILE, BYTES_HALF)
-EACH_COUNT(QUANTISED_TILE, NIBBLES_FLOAT)
-EACH_COUNT(QUANTISED_TILE, BYTES_FLOAT)
-EACH_COUNT(QUANTISED_TILE, BYTES_PAIR)
-EACH_COUNT(BFLOAT_TILE, BFLOATS)
+EACH_COUNT(QUANTISED_PAIR, NIBBLES_HALF)
+EACH_COUNT(QUANTISED_PAIR, BYTES_HALF)
+EACH_COUNT(QUANTISED_PAIR, NIBBLES_FLOAT)
+EACH_COUNT(QUANTISED_PAIR, BYTES_FLOAT)
+EACH_COUNT(QUANTISED_PAIR, BYTES_PAIR)
+EACH_COUNT(BFLOAT_PAIR, BFLOATS)
 
-static const tile_function TILE_FUNCTIONS[NUM_KINDS][4] = {
+static const pair_function PAIR_FUNCTIONS[NUM_KINDS][3] = {
     [NIBBLES_HALF] = ALL_COUNTS(NIBBLES_HALF), [BYTES_HALF] = ALL_COUNTS(BYTES_HALF),
     [NIBBLES_FLOAT] = ALL_COUNTS(NIBBLES_FLOAT), [BYTES_FLOAT] = ALL_COUNTS(BYTES_FLOAT),
     [BYTES_PAIR] = ALL_COUNTS(BYTES_PAIR), [BFLOATS] = ALL_COUNTS(BFLOATS),
 };
 
-/* Sums of `tile` for rows from `row` on, as many as fit one call, all in one block of rows; how many were done. */
-INLINE int32_t tile_sums(
-    const struct matrix *m, int32_t tile, const struct activations *x, int64_t row, int64_t rows, f32x16 *sums) {
-    const int parts = m->kind == BFLOATS ? 1 : x->parts;
+/* A tile of a matrix. */
+struct tile {
+    const struct matrix *matrix;
+    int32_t index;
+};
+
+/* sums[2, rows done]: of two tiles for rows from `row` on, as many as fit one call, all in one block; how many. */
+INLINE int32_t pair_sums(
+    const struct tile pair[PAIR], const struct activations *x, int64_t row, int64_t rows, f32x16 *sums) {
+    const struct matrix *m = pair[0].matrix;
+    const uint8_t *const tiles[PAIR] = {tile_of(m, pair[0].index), tile_of(pair[1].matrix, pair[1].index)};
     int power = 0;
-    while (2 << power <= MOST_ROWS && 2 << power <= rows * parts) power++;
-    TILE_FUNCTIONS[m->kind][power](tile_of(m, tile), num_groups(m), x, row * parts, sums);
-    for (int b = 0; parts == 2 && b < 1 << (power - 1); b++) sums[b] = sums[2 * b] + sums[2 * b + 1];
-    return (1 << power) / parts;
+    while (2 << power <= MOST_ROWS && 2 << power <= rows) power++;
+    const int32_t done = 1 << power;
+    if (pair[1].matrix->kind == m->kind) {
+        PAIR_FUNCTIONS[m->kind][power](tiles, num_groups(m), x, row, sums);
+        return done;
+    }
+    for (int i = 0; i < PAIR; i++) { /* each in its own way; the second sums are overwritten, or never read */
+        const uint8_t *const twice[PAIR] = {tiles[i], tiles[i]};
+        PAIR_FUNCTIONS[pair[i].matrix->kind][power](twice, num_groups(pair[i].matrix), x, row, sums + i * done);
+    }
+    return done;
 }
 
 /* Row `row` of a matrix as float32 [columns]. */

@@ -55,6 +55,14 @@ INLINE f32x16 largest(f32x16 a, f32x16 b) {
 #endif
 }
 
+INLINE f32x16 smallest(f32x16 a, f32x16 b) {
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return choose(a < b, a, b);
+#endif
+}
+
 INLINE f32x16 magnitude(f32x16 a) { return (f32x16)((i32x16)a & 0x7fffffff); }
 
 INLINE float sum_of_lanes(f32x16 v) {
@@ -124,18 +132,40 @@ INLINE f32x16 halves_to_floats(u16x16 h) {
 #endif
 }
 
-INLINE f32x16 bfloats_to_floats(u16x16 b) { return (f32x16)(__builtin_convertvector(b, u32x16) << 16); }
+/* sums + the dot product of a lane's two bfloat16 with those of `pair`, the lower half first. */
+INLINE f32x16 dot_bfloats(f32x16 sums, u32x16 words, uint32_t pair) {
+#if defined(__AVX512BF16__)
+    return (f32x16)_mm512_dpbf16_ps((__m512)sums, (__m512bh)words, (__m512bh)_mm512_set1_epi32((int32_t)pair));
+#else
+    const uint32_t low = pair << 16, high = pair & 0xffff0000;
+    float first, second;
+    memcpy(&first, &low, sizeof first);
+    memcpy(&second, &high, sizeof second);
+    sums = multiply_add((f32x16)(words << 16), splat(first), sums);
+    return multiply_add((f32x16)(words & 0xffff0000), splat(second), sums);
+#endif
+}
+
+INLINE f32x16 bfloats_to_floats(u16x16 b) {
+#if defined(__AVX512F__)
+    return (f32x16)((u32x16)_mm512_cvtepu16_epi32((__m256i)b) << 16);
+#else
+    return (f32x16)(__builtin_convertvector(b, u32x16) << 16);
+#endif
+}
 
 /* Rounded to nearest, ties to even. */
 INLINE u16x16 floats_to_bfloats(f32x16 v) {
+#if defined(__AVX512BF16__)
+    return (u16x16)_mm512_cvtneps_pbh((__m512)v);
+#endif
     const u32x16 bits = (u32x16)v;
     return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, u16x16);
 }
 
 /* e^x to 2 units in the last place, exactly 1 at 0; x is cut to what float32 can hold. */
 INLINE f32x16 exponential(f32x16 x) {
-    x = choose(x > splat(-87.0f), x, splat(-87.0f));
-    x = choose(x < splat(88.0f), x, splat(88.0f));
+    x = smallest(largest(x, splat(-87.0f)), splat(88.0f));
     const i32x16 n = nearest(x * 1.44269504f);
     const f32x16 whole = to_floats(n);
     f32x16 r = multiply_add(whole, splat(-0.693359375f), x);
@@ -148,27 +178,6 @@ INLINE f32x16 exponential(f32x16 x) {
     p = multiply_add(p, r, splat(5.0000001201e-1f));
     p = multiply_add(p, r * r, r) + 1.0f;
     return p * (f32x16)((n + 127) << 23);
-}
-
-/* Rows of 16 words -> columns, in place: four rounds in which a row swaps every other run of lanes with a partner. */
-#define SWAP_RUNS(RUN, FIRST, SECOND)                                                                                  \
-    UNROLL for (int i = 0; i < LANES; i++)                                                                             \
-        if (!(i & RUN)) {                                                                                              \
-            const u32x16 a = rows[i], b = rows[i + RUN];                                                               \
-            rows[i] = __builtin_shufflevector(a, b, FIRST);                                                            \
-            rows[i + RUN] = __builtin_shufflevector(a, b, SECOND);                                                     \
-        }
-#define LANES_OF(...) __VA_ARGS__
-
-INLINE void transpose(u32x16 rows[LANES]) {
-    SWAP_RUNS(1, LANES_OF(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
-              LANES_OF(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-    SWAP_RUNS(2, LANES_OF(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-              LANES_OF(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
-    SWAP_RUNS(4, LANES_OF(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
-              LANES_OF(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
-    SWAP_RUNS(8, LANES_OF(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-              LANES_OF(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
 }
 
 #endif

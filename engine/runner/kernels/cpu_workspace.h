@@ -40,28 +40,33 @@ static void *carve(char **cursor, int64_t bytes) {
     return at;
 }
 
-static struct activations carve_activations(char **cursor, int32_t columns, int32_t parts) {
+static struct part carve_part(char **cursor, int64_t size) {
+    struct part part = {.codes = carve(cursor, size)};
+    part.scales = carve(cursor, size / GROUP * sizeof(float));
+    part.sums = carve(cursor, size / GROUP * sizeof(float));
+    part.half_sums = carve(cursor, size / GROUP * 2 * sizeof(int32_t));
+    return part;
+}
+
+static struct activations carve_activations(char **cursor, int32_t columns) {
     const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
-    struct activations x = {.stride = (int32_t)stride, .parts = parts};
+    struct activations x = {.stride = (int32_t)stride};
     x.values = carve(cursor, size * sizeof(float));
     x.bfloats = carve(cursor, size * sizeof(uint16_t));
-    x.codes = carve(cursor, parts * size);
-    x.scales = carve(cursor, parts * size / GROUP * sizeof(float));
-    x.sums = carve(cursor, parts * size / GROUP * sizeof(float));
-    x.half_sums = carve(cursor, parts * size / GROUP * 2 * sizeof(int32_t));
+    x.first = carve_part(cursor, size);
+    x.second = carve_part(cursor, size);
+    x.has_second = carve(cursor, size / GROUP);
     return x;
 }
 
 static struct attention_memory carve_attention(char **cursor, const struct model *m) {
     const int64_t most = STRETCH_ROWS * m->heads, width = whole_vectors(m->head_dim);
-    struct attention_memory memory = {.width = (int32_t)width};
-    memory.queries = carve(cursor, most * width * sizeof(float));
+    struct attention_memory memory = {.width = (int32_t)width, .most = (int32_t)most};
+    memory.queries = carve(cursor, most * width / 2 * sizeof(uint32_t));
+    memory.weights = carve(cursor, most * REACH / 2 * sizeof(uint32_t));
     memory.sums = carve(cursor, most * width * sizeof(float));
-    memory.weights = carve(cursor, most * LANES * sizeof(float));
     memory.totals = carve(cursor, most * LANES * sizeof(float));
     memory.peaks = carve(cursor, most * sizeof(float));
-    memory.turned_keys = carve(cursor, width * LANES * sizeof(float));
-    memory.lines = carve(cursor, width * sizeof(int32_t));
     return memory;
 }
 
@@ -77,10 +82,10 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
     space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
     space->cosines = carve(cursor, turned);
     space->sines = carve(cursor, turned);
-    space->attention_input = carve_activations(cursor, m->hidden, 2); /* queries and keys decide what is seen */
-    space->mixed = carve_activations(cursor, m->heads * m->head_dim, 1);
-    space->mlp_input = carve_activations(cursor, m->hidden, 1);
-    space->inner = carve_activations(cursor, m->inner, 2); /* products of activations: single ones are huge */
+    space->attention_input = carve_activations(cursor, m->hidden);
+    space->mixed = carve_activations(cursor, m->heads * m->head_dim);
+    space->mlp_input = carve_activations(cursor, m->hidden);
+    space->inner = carve_activations(cursor, m->inner);
     const char *start = *cursor;
     space->attention = carve_attention(cursor, m);
     space->attention_bytes = *cursor - start;
@@ -90,10 +95,11 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
 static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
     struct attention_memory memory = space->attention;
     const int64_t offset = thread * space->attention_bytes;
-    float **parts[] = {&memory.queries, &memory.sums,  &memory.weights,
-                       &memory.totals,  &memory.peaks, &memory.turned_keys};
-    for (int i = 0; i < 6; i++) *parts[i] = (float *)((char *)*parts[i] + offset);
-    memory.lines = (int32_t *)((char *)memory.lines + offset);
+    memory.queries = (uint32_t *)((char *)memory.queries + offset);
+    memory.weights = (uint32_t *)((char *)memory.weights + offset);
+    memory.sums = (float *)((char *)memory.sums + offset);
+    memory.totals = (float *)((char *)memory.totals + offset);
+    memory.peaks = (float *)((char *)memory.peaks + offset);
     return memory;
 }
 

@@ -54,9 +54,10 @@ def load_driver(instruction_set: str, folder: Path) -> ctypes.CDLL:
     """The driver as a library for one instruction set."""
     library = load_library(compile_driver(instruction_set, folder / f"{instruction_set}.so", "-O1", "-shared"))
     pointer, number = ctypes.c_void_p, ctypes.c_int32
-    library.drive_product.argtypes = [ctypes.POINTER(Matrix), pointer, number, number, pointer]
+    library.drive_product.argtypes = [ctypes.POINTER(Matrix), pointer, number, pointer]
     library.drive_draws.argtypes = [ctypes.POINTER(Draws), number]
     library.drive_unpack.argtypes = [ctypes.POINTER(Matrix), number, pointer]
+    library.drive_cache.argtypes = [ctypes.POINTER(Model), ctypes.POINTER(Layer), number, pointer, pointer]
     library.drive_attention.argtypes = [
         ctypes.POINTER(Model),
         ctypes.POINTER(Layer),

@@ -7,19 +7,33 @@
 
 #include "cpu_library.h"
 
-/* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias; rows have one part or two. */
-void drive_product(const struct matrix *m, const float *x, int32_t rows, int32_t parts, float *out) {
+/* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias. */
+void drive_product(const struct matrix *m, const float *x, int32_t rows, float *out) {
     char *memory = calloc(1, 1 << 26), *cursor = memory + 64 - (uintptr_t)memory % 64;
-    struct activations a = carve_activations(&cursor, m->columns, parts);
+    struct activations a = carve_activations(&cursor, m->columns);
+    const struct target to = {out, m->rows, 0};
     for (int32_t row = 0; row < rows; row++) {
         memcpy(a.values + row * a.stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
         prepare_for(&a, row, m, m, m);
     }
-    for (int32_t tile = 0; tile < num_tiles(m); tile++) multiply_tile(m, tile, &a, rows, out, m->rows, 0);
+    for (int32_t pair = 0; pair < num_pairs(m); pair++) multiply_pair(m, pair, &a, rows, &to);
     free(memory);
 }
 
 void drive_unpack(const struct matrix *m, int32_t row, float *out) { unpack_row(m, row, out); }
+
+/* Keys and values are [slots, kv_heads, head_dim]; they go where the layer's cache wants them. */
+void drive_cache(
+    const struct model *m, const struct layer *layer, int32_t slots, const uint16_t *keys, const uint16_t *values) {
+    int32_t table[slots];
+    for (int32_t i = 0; i < slots; i++) table[i] = i;
+    for (int32_t slot = 0; slot < slots; slot++)
+        for (int32_t head = 0; head < m->kv_heads; head++) {
+            const int64_t run = run_offset(m, table, slot, head), from = (slot * m->kv_heads + head) * m->head_dim;
+            place_key(layer->keys + run, slot, keys + from, m->head_dim);
+            place_value(layer->values + run, slot, values + from, m->head_dim);
+        }
+}
 
 /* Queries and out are [rows, heads * head_dim]; the rows stand at start, start + 1, ... */
 void drive_attention(
@@ -28,7 +42,6 @@ void drive_attention(
     const int64_t stride = m->heads * m->head_dim;
     char *memory = aligned_alloc(64, 1 << 22), *cursor = memory;
     struct attention_memory space = carve_attention(&cursor, m);
-    fill_lines(m, space.lines);
     for (int32_t row = 0; row < rows; row += STRETCH_ROWS) {
         const struct stretch s = {row, rows - row < STRETCH_ROWS ? rows - row : STRETCH_ROWS, start + row, table};
         for (int32_t head = 0; head < m->kv_heads; head += share)
@@ -50,8 +63,8 @@ void drive_draws(const struct draws *draws, int32_t threads) {
 
 /* ---- the program ---- */
 
-enum { LAYERS = 2, HIDDEN = 256, INNER = 512, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 64, VOCABULARY = 100, BLOCK = 4 };
-enum { BLOCKS = 256, TABLE = 64, KV_WIDTH = KV_HEADS * HEAD_DIM };
+enum { LAYERS = 2, HIDDEN = 256, INNER = 512, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 64, VOCABULARY = 100, BLOCK = 16 };
+enum { BLOCKS = 64, TABLE = 16, KV_WIDTH = KV_HEADS * HEAD_DIM };
 
 static uint32_t state = 12345;
 static uint32_t random_bits(void) { return state = state * 1664525u + 1013904223u; }

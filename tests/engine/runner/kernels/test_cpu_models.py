@@ -62,7 +62,7 @@ def test_biases_everywhere_are_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16"])
 def test_quantised_weights_give_the_logits_of_torch(storage: str, tmp_path: Path) -> None:
     path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", storage)
-    assert relative_error(open_model(str(path))) < 0.03
+    assert relative_error(open_model(str(path))) < 0.05
 
 
 def test_the_start_lines_name_kernels_and_formats(tmp_path: Path) -> None:
@@ -81,6 +81,15 @@ def test_torch_computes_where_kernels_are_off_or_another_format_is_asked_for(
     lines: list[str] = []
     load_runner(open_model(str(path)), EngineConfig(device="cpu", kv_cache_mib=8, **settings), lines.append)
     assert not [line for line in lines if "kernels" in line]
+
+
+def test_blocks_that_hold_no_whole_runs_of_positions_are_left_to_torch(tmp_path: Path) -> None:
+    path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
+    lines: list[str] = []
+    settings = EngineConfig(device="cpu", kv_cache_mib=8, num_threads=1, block_size=8)
+    runner = ModelRunner.load(open_model(str(path)), settings, lines.append)
+    assert "a block must hold a multiple of 16 tokens" in lines[0]
+    assert len(Driver(runner).step((make_sequence([5, 6, 7]), 3))) == 1
 
 
 def test_without_a_compiler_one_line_says_so_and_torch_computes(
