@@ -11,6 +11,7 @@ from typing import Any
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 CPU_KERNELS = ("auto", "off")
+ATTENTIONS = ("auto", "kernel", "flashinfer", "sdpa")
 WARMUPS = ("none", "fast", "full")
 
 
@@ -35,6 +36,8 @@ class EngineConfig:
     reserved_tokens: how many tokens each running sequence may grow before it could lack blocks because others came in:
     what is admitted too early is preempted and has to be computed again.
     stop_preempted_request: end a sequence with an error when the blocks run out, instead of computing it again later.
+    attention: who computes attention on a GPU; "auto" takes flashinfer where it is installed, else the kernel of this
+    program, else torch.
     enforce_eager: no CUDA graphs. num_threads: threads of the forward pass on the CPU; None takes all cores.
     pin_threads: keep these threads, the calling one included, each on a core of its own; for the CPU kernels alone.
     cpu_kernels: "auto" computes on the compiled CPU kernels where model and dtype allow; "off" leaves it to torch.
@@ -58,6 +61,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     reserved_tokens: int = 64
     stop_preempted_request: bool = False
+    attention: str = "auto"
     enforce_eager: bool = False
     num_threads: int | None = None
     pin_threads: bool = False
@@ -74,6 +78,7 @@ class EngineConfig:
         _require_choice("device", self.device, DEVICES)
         _require_choice("dtype", self.dtype, DTYPES)
         _require_choice("cpu_kernels", self.cpu_kernels, CPU_KERNELS)
+        _require_choice("attention", self.attention, ATTENTIONS)
         _require_choice("warmup", self.warmup, WARMUPS)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(f"gpu_memory_utilization must be in (0, 1]. Given: {self.gpu_memory_utilization!r}")

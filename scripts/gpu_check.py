@@ -32,7 +32,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import UNKNOWN_TOKEN, Sequence
 from engine.runner.forward_batch import BatchBuilder
-from engine.runner.kernels.cuda_attention import PagedAttention
+from engine.runner.kernels.cuda_attention import KernelAttention
 from engine.runner.kernels.cuda_library import CudaLauncher
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kv_cache import KVCache, KVShape
@@ -217,7 +217,7 @@ def check_attention(place: Place) -> str:
             items.append(ScheduledSequence(sequence, length - 1, 1, True))
         query = torch.randn(len(items), 8 * group, head_dim, dtype=dtype, device=place.device)
         own = torch.zeros(len(items), 8, head_dim, dtype=dtype, device=place.device)
-        paged = PagedAttention(place.launcher, shape, group)
+        paged = KernelAttention(place.launcher, shape, group, place.device)
         batch = SchedulerOutput(items)
         ours = BatchBuilder(16, group, dtype, place.device, (None,), paged).build(batch)
         plain = BatchBuilder(16, group, torch.float32, place.device).build(batch)

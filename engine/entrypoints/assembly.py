@@ -49,6 +49,8 @@ def engine_config(options: ServerOptions, max_model_len: int) -> EngineConfig:
         gpu_memory_utilization=options.gpu_memory_utilization,
         enable_prefix_caching=options.prefix_cache,
         stop_preempted_request=options.stop_preempted_request,
+        attention=options.attention,
+        enforce_eager=options.enforce_eager,
         num_threads=options.threads,
         pin_threads=options.pin_threads,
         cpu_kernels=options.cpu_kernels,

@@ -77,6 +77,10 @@ class ServerOptions:
         None, "engine", "memory for the KV cache in MiB", shown="from the device's memory"
     )
     gpu_memory_utilization: float = option(0.9, "engine", "share of GPU memory to use, with --device cuda")
+    attention: str = option(
+        "auto", "engine", "who computes it, with --device cuda", choices=("auto", "kernel", "flashinfer", "sdpa")
+    )
+    enforce_eager: bool = option(False, "engine", "no CUDA graphs, with --device cuda")
     threads: int | None = option(None, "engine", "CPU threads of a step", shown="physical cores")
     pin_threads: bool = option(False, "engine", "keep each of them on a core of its own")
     cpu_kernels: str = option("auto", "engine", "compiled kernels on the CPU", choices=("auto", "off"))

@@ -10,12 +10,13 @@ A part works in two steps, `context` and `attend`, for models that transform wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.runner.kv_cache import LayerCache
+from engine.runner.models.decoder_config import Window
 from engine.runner.product_attention import attend_chunk, attend_decodes, decodes_by_products, uses_products
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -107,7 +108,8 @@ class PrefillPart:
 class ContinuedPrefillPart:
     """A chunk of one sequence behind a cached prefix of it, `length` tokens in all.
 
-    `mask` is `[group * T, length]`, zero or -inf; None where attention is computed as products, which need none.
+    `mask` is `[group * T, length]`, zero or -inf; None where attention is computed as products, or by a kernel of torch
+    that knows what each token sees.
     """
 
     rows: slice | torch.Tensor
@@ -124,11 +126,30 @@ class ContinuedPrefillPart:
         return cache.gather(self.blocks, 1, self.length)
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-        if self.mask is None:
+        if self.mask is None and uses_products(query.device, query.dtype):
             return attend_chunk(query, keys[0], values[0], scale, self.window)
+        if self.mask is None:
+            return _attend_behind_prefix(query, keys, values, scale)
         tokens, heads, dim = query.shape
         kv_heads = keys.shape[1]
         group = heads // kv_heads
         folded = query.view(tokens, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, group * tokens, dim)
         out = scaled_dot_product_attention(folded, keys, values, self.mask, scale=scale)
         return out.view(kv_heads, group, tokens, -1).permute(2, 0, 1, 3).reshape(tokens, heads, -1)
+
+
+def continues_without_mask(device: torch.device, dtype: torch.dtype, window: Window) -> bool:
+    """Whether a chunk behind a prefix needs no mask: one of a long context would take gigabytes on a GPU."""
+    on_gpu = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    return uses_products(device, dtype) or (on_gpu and window is None)
+
+
+def _attend_behind_prefix(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """`query` `[T, heads, D]`, the last T tokens of a context `[1, kv_heads, L, D]`, each of which sees all before."""
+    from torch.nn.attention.bias import causal_lower_right  # takes seconds, and only GPUs need it
+
+    seen: Any = causal_lower_right(query.shape[0], keys.shape[2])
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1).unsqueeze(0), keys, values, seen, scale=scale, enable_gqa=query.shape[1] != keys.shape[1]
+    )  # [1, heads, T, D of the values]
+    return out[0].transpose(0, 1)

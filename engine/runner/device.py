@@ -1,8 +1,9 @@
-"""Where and in which precision to compute, and how much memory there is."""
+"""Where and in which precision to compute, how much memory there is, and how numbers get there."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,6 +45,15 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return host_memory()
+
+
+def to_device(array: Any, device: torch.device) -> torch.Tensor:
+    """A numpy array as a tensor on `device`: on a GPU a copy in stream order, on the CPU the array's own memory.
+
+    The copy is from pinned memory, since one from any other may wait for all that the stream has before it.
+    """
+    host = torch.from_numpy(array)
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 def _cpu_has_bfloat16() -> bool:

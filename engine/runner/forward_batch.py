@@ -17,16 +17,20 @@ import numpy as np
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.runner.attention import AttentionPart, ContinuedPrefillPart, DecodePart, PrefillPart
-from engine.runner.kernels.cuda_attention import PagedAttention
+from engine.runner.attention import (
+    AttentionPart,
+    ContinuedPrefillPart,
+    DecodePart,
+    PrefillPart,
+    continues_without_mask,
+)
+from engine.runner.device import to_device
 from engine.runner.kv_cache import LayerCache
+from engine.runner.models.decoder_config import Window
+from engine.runner.paged_attention import PagedAttention
 from engine.runner.product_attention import uses_products
 
 _WASTE_ALLOWED = 2  # decodes are split by length when padding exceeds this multiple of what is there
-
-
-Window = int | None
-"""How many tokens a token looks at, itself included; None means all of them."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class BatchBuilder:
     """Turns scheduler outputs into forward batches for one model and cache.
 
     `group` is the number of query heads that share a KV head; `windows` are those of the model's layers.
-    With `paged`, decodes are computed by its kernel.
+    With `paged`, decodes are computed by it, and prefill chunks where it knows them.
     """
 
     def __init__(
@@ -100,8 +104,12 @@ class BatchBuilder:
         )
 
     def _parts(self, items: Items[ScheduledSequence], num_decodes: int, window: Window) -> list[AttentionPart]:
-        parts = self._decode_parts(items[:num_decodes], window)
-        for item, (begin, end) in zip(items[num_decodes:], _spans(items)[num_decodes:], strict=True):
+        parts, chunks = self._decode_parts(items[:num_decodes], window), items[num_decodes:]
+        if self.paged is not None and chunks:
+            together = self.paged.chunks(chunks, num_decodes, window)
+            if together is not None:
+                return [*parts, together]
+        for item, (begin, end) in zip(chunks, _spans(items)[num_decodes:], strict=True):
             parts.append(self._prefill_part(item, slice(begin, end), window))
         return parts
 
@@ -122,7 +130,7 @@ class BatchBuilder:
         if not len(items):
             return []
         if self.paged is not None:
-            return [self.paged.part(items, window, self._device)]
+            return [self.paged.decodes(items, window)]
         ends = np.asarray([item.start + 1 for item in items], np.int64)
         begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)  # the first token looked at
         lengths = ends - begins
@@ -166,7 +174,9 @@ class BatchBuilder:
         first = 0 if window is None else max(0, item.start + 1 - window) // self._block_size
         table = np.asarray(item.sequence.block_table[first : -(-end // self._block_size)], np.int64)
         prefix = item.start - first * self._block_size
-        mask = None if products else self._chunk_mask(item.num_tokens, prefix, window).repeat(self._group, 1)
+        mask = None
+        if not continues_without_mask(self._device, self._dtype, window):
+            mask = self._chunk_mask(item.num_tokens, prefix, window).repeat(self._group, 1)
         return ContinuedPrefillPart(rows, self._on_device(table), prefix + item.num_tokens, window, mask)
 
     def _chunk_mask(self, num_tokens: int, prefix: int, window: Window) -> torch.Tensor:
@@ -178,10 +188,10 @@ class BatchBuilder:
 
     def _mask(self, visible: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(visible.shape, dtype=self._dtype).masked_fill_(~visible, float("-inf"))
-        return mask.to(self._device, non_blocking=True)
+        return mask if self._device.type == "cpu" else mask.pin_memory().to(self._device, non_blocking=True)
 
     def _on_device(self, array: Any) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        return to_device(array, self._device)
 
 
 def _spans(items: Items[ScheduledSequence]) -> list[tuple[int, int]]:

@@ -6,29 +6,26 @@ own that belongs to nobody.
 
     row      0 1 ... n-1 | n ......... bucket-1
              sequences   | token 0, position 0, the spare block
-    buffers  token IDs, positions, slots, ends, begins (by window), block tables  ->  logits
-
-Block tables are kept on the host as well: a row is written anew only when another sequence comes to it, and grows by
-the blocks that its sequence has grown by.
+    buffers  token IDs, positions, slots; what attention reads  ->  logits
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.core.sequence import Sequence
+from engine.runner.device import to_device
 from engine.runner.forward_batch import ForwardBatch
-from engine.runner.kernels.cuda_attention import PagedAttention, PagedDecodePart
 from engine.runner.kv_cache import KVCache
 from engine.runner.models.registry import Model
+from engine.runner.paged_attention import PagedAttention
+from engine.runner.row_tables import RowTables
 from engine.runner.token_feed import TokenFeed
 
 Replay = Callable[[], None]
@@ -65,25 +62,6 @@ def bucket_sizes(most: int) -> list[int]:
     return sizes
 
 
-@dataclass(slots=True)
-class _TableRow:
-    """Whose blocks a row of the table holds, and how many of them."""
-
-    sequence: Sequence | None = None
-    num_preemptions: int = 0
-    num_blocks: int = 0
-
-
-@dataclass(slots=True)
-class _Buffers:
-    """The graphs' inputs for `most` rows, on the device; a bucket uses the first rows."""
-
-    numbers: torch.Tensor  # int64 [3, most]: token IDs, positions, slots
-    limits: torch.Tensor  # int32 [1 + windows, most]: ends, then the begins of each window
-    tables: torch.Tensor  # int32 [most, blocks a sequence]
-    rows: list[_TableRow] = field(default_factory=list)
-
-
 class GraphRunner:
     """Computes batches that hold nothing but decodes, for one model and cache.
 
@@ -103,17 +81,12 @@ class GraphRunner:
         max_model_len: int,
         block_size: int,
     ) -> None:
-        self._model, self._cache, self._paged, self._graphs = model, cache, paged, graphs
+        self._model, self._cache, self._graphs = model, cache, graphs
         self._block_size, self._spare = block_size, cache.layers[0].keys.shape[0] - 1
         self.buckets = bucket_sizes(max_num_seqs)
-        width = -(-max_model_len // block_size)
-        self._table = np.full((max_num_seqs, width), self._spare, np.int32)
-        self._buffers = _Buffers(
-            torch.zeros(3, max_num_seqs, dtype=torch.int64, device=device),
-            torch.zeros(1 + len(model.windows), max_num_seqs, dtype=torch.int32, device=device),
-            torch.from_numpy(self._table).to(device, copy=True),
-            [_TableRow() for _ in range(max_num_seqs)],
-        )
+        self._numbers = torch.zeros(3, max_num_seqs, dtype=torch.int64, device=device)  # token IDs, positions, slots
+        tables = RowTables(max_num_seqs, -(-max_model_len // block_size), self._spare)
+        self._attention = paged.recorded(tables, model.windows)
         self._captured: dict[int, tuple[torch.Tensor, Replay]] = {}
 
     @torch.inference_mode()
@@ -135,26 +108,19 @@ class GraphRunner:
         items = batch.scheduled
         bucket = self.buckets[bisect_left(self.buckets, len(items))]
         self._fill(items, bucket)
-        feed.fill(self._buffers.numbers[0, :bucket], items)
+        feed.fill(self._numbers[0, :bucket], items)
         logits, replay = self._captured[bucket]
         replay()
         return logits[: len(items)]
 
     def _batch(self, bucket: int) -> ForwardBatch:
         """What a graph reads: the first rows of the buffers."""
-        buffers = self._buffers
-        token_ids, positions, slots = buffers.numbers[:, :bucket].unbind(0)
-        ends, tables = buffers.limits[0, :bucket], buffers.tables[:bucket]
+        token_ids, positions, slots = self._numbers[:, :bucket].unbind(0)
         return ForwardBatch(
             token_ids=token_ids,
             positions=positions,
             slots=slots,
-            parts={
-                window: [
-                    PagedDecodePart(slice(0, bucket), self._paged, tables, buffers.limits[1 + place, :bucket], ends)
-                ]
-                for place, window in enumerate(self._model.windows)
-            },
+            parts=self._attention.parts(bucket),
             sampling_rows=None,
         )
 
@@ -168,43 +134,5 @@ class GraphRunner:
         numbers[2, :number] = [
             item.sequence.block_table[item.start // size] * size + item.start % size for item in items
         ]
-        limits = np.zeros((1 + len(self._model.windows), bucket), np.int32)
-        limits[0] = numbers[1] + 1
-        for place, window in enumerate(self._model.windows, 1):
-            if window is not None:
-                limits[place] = np.maximum(limits[0] - window, 0)
-        _copy(self._buffers.numbers[:, :bucket], numbers)
-        _copy(self._buffers.limits[:, :bucket], limits)
-        if self._update_table(items, bucket):
-            _copy(self._buffers.tables[:bucket], self._table[:bucket])
-
-    def _update_table(self, items: list[ScheduledSequence], bucket: int) -> bool:
-        """Bring the host's table up to date; whether anything has changed."""
-        changed = False
-        for row in range(bucket):
-            sequence = items[row].sequence if row < len(items) else None
-            changed = self._update_row(row, sequence) or changed
-        return changed
-
-    def _update_row(self, row: int, sequence: Sequence | None) -> bool:
-        held = self._buffers.rows[row]
-        if sequence is None:
-            if held.sequence is None:
-                return False
-            self._table[row, 0] = self._spare  # the one block that a row of one token reads
-            self._buffers.rows[row] = _TableRow()
-            return True
-        blocks = sequence.block_table
-        kept = held.sequence is sequence and held.num_preemptions == sequence.num_preemptions
-        first = held.num_blocks if kept else 0
-        if first == len(blocks):
-            return False
-        self._table[row, first : len(blocks)] = blocks[first:]
-        self._buffers.rows[row] = _TableRow(sequence, sequence.num_preemptions, len(blocks))
-        return True
-
-
-def _copy(target: torch.Tensor, source: Any) -> None:
-    """Copy an array to the device in stream order; the array may be changed at once."""
-    host = torch.from_numpy(np.ascontiguousarray(source))
-    target.copy_(host if target.device.type == "cpu" else host.pin_memory(), non_blocking=True)
+        self._numbers[:, :bucket].copy_(to_device(numbers, self._numbers.device))
+        self._attention.fill(items, bucket)

@@ -27,7 +27,8 @@ def load_runner(files: ModelFiles, config: EngineConfig, progress: Progress | No
     `ConfigError` for threads that cannot be pinned.
     """
     say = progress or (lambda line: None)
-    runner = None if _computes_on_gpu(config.device) else CpuRunner.load(files, config, say)
+    wants_gpu = config.attention != "auto" or _computes_on_gpu(config.device)
+    runner = None if wants_gpu else CpuRunner.load(files, config, say)
     if runner is not None:
         return runner
     if config.pin_threads:

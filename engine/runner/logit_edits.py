@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.runner.device import to_device
 from engine.runner.token_edits import TokenEdits
 
 
@@ -49,8 +50,8 @@ def mask_disallowed(logits: torch.Tensor, bitmask: Any) -> None:
     if logits.device.type == "cpu":
         np.copyto(logits.numpy(), -np.inf, where=is_disallowed)  # three times as fast as masked_fill_
     else:
-        logits.masked_fill_(torch.from_numpy(is_disallowed).to(logits.device, non_blocking=True), -torch.inf)
+        logits.masked_fill_(to_device(is_disallowed, logits.device), -torch.inf)
 
 
 def _column(values: Any, dtype: Any, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(values, dtype)).to(like.device, non_blocking=True)
+    return to_device(np.asarray(values, dtype), like.device)

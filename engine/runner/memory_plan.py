@@ -1,6 +1,9 @@
 """How much memory goes where, decided before anything large is allocated and said in plain words.
 
 memory | weights | activations of the largest step | KV cache (the rest, or what was asked for)
+
+On the CPU the plan is an estimate. On a GPU it is made twice: before the weights are loaded, to see whether they fit,
+and again with what was measured since; see `memory_profile`.
 """
 
 from __future__ import annotations

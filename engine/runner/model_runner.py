@@ -9,7 +9,7 @@ read     token IDs on the host
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,18 +18,19 @@ import torch
 from engine.config import EngineConfig
 from engine.core.runner import OutOfMemoryError, SampledToken
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.runner.device import available_memory, resolve_device, resolve_dtype, use_threads
+from engine.runner.attention_choice import Wanted, check_choice, open_attention
+from engine.runner.device import resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
 from engine.runner.host_memory import keep_freed_memory
-from engine.runner.kernels.cuda_attention import PagedAttention
-from engine.runner.kernels.cuda_path import open_kernels, open_paged_attention
+from engine.runner.kernels.cuda_path import open_kernels
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kernels.cuda_sources import Launcher
 from engine.runner.kv_cache import KVCache
-from engine.runner.linear import packs
-from engine.runner.memory_plan import MemoryPlan, activation_bytes, plan_memory
+from engine.runner.memory_plan import MemoryPlan
+from engine.runner.memory_profile import CudaMemory, first_plan, measured_plan
 from engine.runner.models.registry import Model, architecture_of
+from engine.runner.paged_attention import PagedAttention
 from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
 from engine.runner.token_feed import TokenFeed
 from engine.runner.warm_up import warm_up
@@ -58,7 +59,7 @@ class ModelRunner:
         launcher: Launcher | None = None,
         paged: PagedAttention | None = None,
     ) -> None:
-        """With a `launcher`, its kernel samples; with `paged`, it computes the attention of decodes."""
+        """With a `launcher`, its kernel samples; with `paged`, that computes attention where the blocks lie."""
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         number_format = str(model.kv_shape.dtype).removeprefix("torch.")
@@ -83,11 +84,13 @@ class ModelRunner:
         """
         say = progress or (lambda line: None)
         device = resolve_device(config.device)
+        check_choice(config.attention, device)
         threads = use_threads(config.num_threads)
         tensors = files.open_tensors()
         dtype = resolve_dtype(config.dtype, device)
-        plan = _plan(files, config, device, dtype)
-        say(str(plan))
+        plan = first_plan(files, config, device, dtype)
+        if device.type == "cpu":
+            say(str(plan))
         started = perf_counter()
         kind = architecture_of(files.config)
         model = kind.load(files.config, tensors, device=device, dtype=dtype, max_positions=plan.max_model_len)
@@ -98,9 +101,15 @@ class ModelRunner:
         started = perf_counter()
         keep_freed_memory()
         launcher = open_kernels(device, say)
-        paged = open_paged_attention(launcher, model.kv_shape, model.group, device, say)
+        wanted = Wanted(model.kv_shape, model.group, config.block_size, device)
+        paged = open_attention(config.attention, launcher, wanted, say)
+        records = paged is not None and not config.enforce_eager
+        if device.type == "cuda":
+            probe = cls(model, replace(plan, num_blocks=1), device, launcher, paged)
+            plan = measured_plan(probe, config, plan, CudaMemory(device), model.kv_shape, records=records)
+            say(str(plan))
         runner = cls(model, plan, device, launcher, paged)
-        if paged is not None and not config.enforce_eager:
+        if records:
             runner.capture(CudaGraphs(), config.max_num_seqs, say)
         number = warm_up(runner, config)
         say(f"warm-up: {number} steps, {_seconds(started)}")
@@ -165,9 +174,9 @@ class ModelRunner:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def step(self, batch: SchedulerOutput) -> None:
+    def step(self, batch: SchedulerOutput, bitmask: Any | None = None) -> None:
         """Compute `batch` to its end; nobody wants its tokens."""
-        self.read(self.sample(self.launch(batch), None))
+        self.read(self.sample(self.launch(batch), bitmask))
 
     def _forward(self, batch: SchedulerOutput) -> torch.Tensor:
         """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
@@ -178,24 +187,6 @@ class ModelRunner:
         built = self._builder.build(batch)
         self._feed.fill(built.token_ids, batch.scheduled)
         return self._model.forward(built, self._cache)
-
-
-def _plan(files: ModelFiles, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
-    sizes = architecture_of(files.config).sizes(files.config, dtype)
-    available = available_memory(device)
-    context = sizes.context_size * min(config.max_model_len or files.max_model_len, files.max_model_len)
-    return plan_memory(
-        config,
-        sizes.kv_shape,
-        device=device.type,
-        weight_bytes=sizes.weight_bytes(dtype.itemsize, packed=packs(device, dtype)),
-        activations=activation_bytes(
-            config, sizes.hidden_size, sizes.intermediate_size, sizes.vocab_size, dtype.itemsize, context
-        ),
-        available=available,
-        total=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else available,
-        model_max_len=files.max_model_len,
-    )
 
 
 def _within_memory(work: Callable[[], T]) -> T:

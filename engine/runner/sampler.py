@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from engine.core.runner import SampledToken, TokenLogprobs
 from engine.core.scheduler_output import ScheduledSequence
+from engine.runner.device import to_device
 from engine.runner.logit_edits import LogitEdits, mask_disallowed
 from engine.runner.philox import gumbel_noise
 
@@ -124,7 +125,7 @@ class DrawSettings:
         params = [item.sequence.sampling_params for item in items]
 
         def column(values: list[Any], dtype: Any) -> torch.Tensor:
-            return torch.from_numpy(np.asarray(values, dtype)).to(device, non_blocking=True)
+            return to_device(np.asarray(values, dtype), device)
 
         def filters(name: str, off: float, dtype: Any) -> torch.Tensor | None:
             values = [getattr(setting, name) for setting in params]
@@ -136,7 +137,7 @@ class DrawSettings:
             top_k=filters("top_k", 0, np.int64),
             top_p=filters("top_p", 1.0, np.float64),
             min_p=filters("min_p", 0.0, np.float32),
-            seeds=torch.from_numpy(seeds).to(device, non_blocking=True),
+            seeds=to_device(seeds, device),
             positions=column([item.start + item.num_tokens for item in items], np.int64),
         )
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+import numpy as np
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence
 from engine.core.sequence import UNKNOWN_TOKEN, Sequence
+from engine.runner.device import to_device
 
 
 class TokenFeed:
@@ -35,11 +37,6 @@ class TokenFeed:
                 places.append(row)
                 sources.append(self._rows[item.sequence])
         if self._drawn is not None and places:
-            index = _on_device(places, token_ids.device)
-            drawn = self._drawn.index_select(0, _on_device(sources, token_ids.device))
+            index = to_device(np.asarray(places, np.int64), token_ids.device)
+            drawn = self._drawn.index_select(0, to_device(np.asarray(sources, np.int64), token_ids.device))
             token_ids.index_copy_(0, index, drawn.clamp_(min=0))  # a row without a token has ended, whatever it gets
-
-
-def _on_device(values: list[int], device: torch.device) -> torch.Tensor:
-    host = torch.tensor(values, dtype=torch.int64)
-    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)

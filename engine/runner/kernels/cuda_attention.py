@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence
+from engine.runner.attention import AttentionPart
+from engine.runner.device import to_device
 from engine.runner.kernels.cuda_sources import KernelSource, Launcher, paged_attention
-from engine.runner.kv_cache import KVShape, LayerCache
+from engine.runner.kv_cache import LayerCache
+from engine.runner.kv_shape import KVShape
+from engine.runner.models.decoder_config import Window
+from engine.runner.row_tables import RowTables
 
 HEAD_DIMS, DTYPES, MOST_HEADS = (64, 128), (torch.bfloat16, torch.float16), 16
 _THREADS = 128
@@ -41,7 +45,7 @@ class PagedDecodePart:
     """
 
     rows: slice | torch.Tensor
-    attention: PagedAttention
+    attention: KernelAttention
     tables: torch.Tensor
     begins: torch.Tensor
     ends: torch.Tensor
@@ -57,24 +61,30 @@ class PagedDecodePart:
         return self.attention.attend(query, keys, values, self, scale)
 
 
-class PagedAttention:
-    """Attention of decodes for models whose shapes the kernel knows; see `why_not`."""
+class KernelAttention:
+    """Attention of decodes by the kernel, for models whose shapes it knows; see `why_not`."""
 
-    def __init__(self, launcher: Launcher, shape: KVShape, group: int) -> None:
-        self._launcher, self._shape, self._group = launcher, shape, group
+    description = "decodes by the kernel, prefills by SDPA"
+
+    def __init__(self, launcher: Launcher, shape: KVShape, group: int, device: torch.device) -> None:
+        self._launcher, self._shape, self._group, self._device = launcher, shape, group, device
         self._source: KernelSource = paged_attention(shape.head_dim, group, shape.dtype)
 
-    def part(self, items: Items[ScheduledSequence], window: int | None, device: torch.device) -> PagedDecodePart:
-        """The part of `items`, which are the first rows of a batch."""
+    def decodes(self, items: Items[ScheduledSequence], window: Window) -> PagedDecodePart:
         ends = np.asarray([item.start + 1 for item in items], np.int32)
         begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)
         width = max(len(item.sequence.block_table) for item in items)
         tables = np.zeros((len(items), width), np.int32)
         for row, item in enumerate(items):
             tables[row, : len(item.sequence.block_table)] = item.sequence.block_table
-        return PagedDecodePart(
-            slice(0, len(items)), self, *(_on_device(array, device) for array in (tables, begins, ends))
-        )
+        arrays = (to_device(array, self._device) for array in (tables, begins, ends))
+        return PagedDecodePart(slice(0, len(items)), self, *arrays)
+
+    def chunks(self, items: Items[ScheduledSequence], first_row: int, window: Window) -> None:
+        """The kernel knows none."""
+
+    def recorded(self, tables: RowTables, windows: Items[Window]) -> KernelDecodes:
+        return KernelDecodes(self, tables, windows, self._device)
 
     def num_parts(self, batch: int) -> int:
         """Into how many parts each context is cut for a batch of `batch` sequences."""
@@ -115,6 +125,32 @@ class PagedAttention:
         return out
 
 
-def _on_device(array: Any, device: torch.device) -> torch.Tensor:
-    host = torch.from_numpy(array)
-    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+class KernelDecodes:
+    """Decodes as graphs read them: buffers for the largest bucket, of which a smaller one uses the first rows."""
+
+    def __init__(
+        self, attention: KernelAttention, host: RowTables, windows: Items[Window], device: torch.device
+    ) -> None:
+        self._attention, self._host, self._windows = attention, host, windows
+        self._tables = torch.from_numpy(host.array).to(device, copy=True)  # int32 [rows, width]
+        self._limits = torch.zeros(1 + len(windows), len(host.array), dtype=torch.int32, device=device)  # ends, begins
+
+    def parts(self, bucket: int) -> dict[Window, list[AttentionPart]]:
+        ends, *begins = self._limits[:, :bucket].unbind(0)
+        tables = self._tables[:bucket]
+        return {
+            window: [PagedDecodePart(slice(0, bucket), self._attention, tables, begin, ends)]
+            for window, begin in zip(self._windows, begins, strict=True)
+        }
+
+    def fill(self, items: Items[ScheduledSequence], bucket: int) -> None:
+        limits = np.zeros((1 + len(self._windows), bucket), np.int32)
+        limits[0] = 1
+        limits[0, : len(items)] = [item.start + 1 for item in items]
+        for place, window in enumerate(self._windows, 1):
+            if window is not None:
+                limits[place] = np.maximum(limits[0] - window, 0)
+        device = self._limits.device
+        self._limits[:, :bucket].copy_(to_device(limits, device))
+        if self._host.update(items, bucket):
+            self._tables[:bucket].copy_(to_device(self._host.array[:bucket], device))

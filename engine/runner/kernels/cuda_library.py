@@ -62,6 +62,7 @@ def open_launcher(device: torch.device, say: Callable[[str], None]) -> CudaLaunc
         launcher.load(SAMPLE_ROWS)
     except Exception as problem:  # whatever cupy, the compiler or the driver raise, torch can do the work
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        say(f"GPU kernels: {reason}; sampling and attention by torch, which is slower (pip install cupy-cuda12x)")
+        package = f"cupy-cuda{(torch.version.cuda or '12').split('.')[0]}x"
+        say(f"GPU kernels: {reason}; torch does their work, which is slower (pip install {package})")
         return None
     return launcher

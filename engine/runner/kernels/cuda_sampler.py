@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence
+from engine.runner.device import to_device
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS, Launcher
 from engine.runner.sampler import PendingTokens, Sampler
 from engine.runner.sampling_rows import edits_of, settings_of
@@ -54,7 +55,7 @@ class CudaSampler:
             self._launcher.launch(SAMPLE_ROWS, "sample_rows", (number, 1, 1), _THREADS, arguments)
         pending = PendingTokens(token_ids, logprob_rows)
         if top is not None:
-            chosen, normaliser = logprobs[[row for row, _ in logprob_rows]].unbind(1)
+            chosen, normaliser = logprobs.index_select(0, _rows(logprob_rows, device)).unbind(1)
             pending.chosen_logprobs = chosen
             pending.top_logprobs, pending.top_ids = top[0] - normaliser.unsqueeze(1), top[1]
         return pending
@@ -85,9 +86,8 @@ def apply_bitmask(launcher: Launcher, logits: torch.Tensor, mask: torch.Tensor) 
 
 
 def on_device(array: Any, device: torch.device) -> torch.Tensor:
-    """A copy of a numpy array of numbers or records as a tensor of its bytes; the array may be reused at once."""
-    octets = torch.from_numpy(array.view(np.uint8) if array.size else np.empty(0, np.uint8))
-    return octets.clone() if device.type == "cpu" else octets.pin_memory().to(device, non_blocking=True)
+    """A numpy array of numbers or records as a tensor of its bytes."""
+    return to_device(array.view(np.uint8) if array.size else np.empty(0, np.uint8), device)
 
 
 def _top_logits(logits: torch.Tensor, logprob_rows: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -95,5 +95,10 @@ def _top_logits(logits: torch.Tensor, logprob_rows: list[tuple[int, int]]) -> tu
     if not logprob_rows:
         return None
     most = max(count for _, count in logprob_rows)
-    values, ids = logits[[row for row, _ in logprob_rows]].topk(min(most, logits.shape[1]), dim=-1)
+    rows = logits.index_select(0, _rows(logprob_rows, logits.device))
+    values, ids = rows.topk(min(most, logits.shape[1]), dim=-1)
     return values, ids
+
+
+def _rows(logprob_rows: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
+    return to_device(np.asarray([row for row, _ in logprob_rows], np.int64), device)

@@ -14,7 +14,7 @@ from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import Sequence
 from engine.runner.forward_batch import BatchBuilder, ForwardBatch
 from engine.runner.graph_runner import GraphRunner, bucket_sizes
-from engine.runner.kernels.cuda_attention import PagedAttention, PagedDecodePart
+from engine.runner.kernels.cuda_attention import KernelAttention, PagedDecodePart
 from engine.runner.kv_cache import KVCache, KVShape
 from engine.runner.models.registry import architecture_of
 from engine.runner.token_feed import TokenFeed
@@ -79,7 +79,7 @@ def make_runner(model: Any, launcher: Any, graphs: FakeGraphs, max_num_seqs: int
     runner = GraphRunner(
         model,
         cache,
-        PagedAttention(launcher, model.kv_shape, model.group),
+        KernelAttention(launcher, model.kv_shape, model.group, CPU),
         graphs,
         CPU,
         max_num_seqs=max_num_seqs,

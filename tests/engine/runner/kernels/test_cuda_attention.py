@@ -9,7 +9,7 @@ import torch
 
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.runner.forward_batch import BatchBuilder
-from engine.runner.kernels.cuda_attention import PagedAttention, PagedDecodePart, why_not
+from engine.runner.kernels.cuda_attention import KernelAttention, PagedDecodePart, why_not
 from engine.runner.kv_cache import KVCache, KVShape
 from tests.engine.runner.driving import make_sequence
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
@@ -59,7 +59,7 @@ def check(
     qkv = random(tokens, (group + 2) * kv_heads, head_dim, dtype=dtype, seed=4)
     query, key, value = qkv.split([group * kv_heads, kv_heads, kv_heads], dim=1)
     batch = SchedulerOutput(items)
-    paged = PagedAttention(shim, shape, group)
+    paged = KernelAttention(shim, shape, group, CPU)
     ours = BatchBuilder(BLOCK_SIZE, group, dtype, CPU, (window,), paged).build(batch)
     plain = BatchBuilder(BLOCK_SIZE, group, torch.float32, CPU, (window,)).build(batch)
     cache.write(ours.slots, key, value)

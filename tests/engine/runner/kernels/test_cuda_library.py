@@ -13,9 +13,8 @@ import torch
 
 from engine.runner.kernels import cuda_path
 from engine.runner.kernels.cuda_library import CudaLauncher, open_launcher
-from engine.runner.kernels.cuda_path import open_kernels, open_paged_attention
+from engine.runner.kernels.cuda_path import open_kernels
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS
-from engine.runner.kv_cache import KVShape
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -78,13 +77,12 @@ def test_without_cupy_or_a_driver_one_line_says_that_torch_does_the_work() -> No
     lines: list[str] = []
     assert open_launcher(GPU, lines.append) is None
     (line,) = lines
-    assert "by torch, which is slower" in line
+    assert "torch does their work, which is slower" in line
 
 
 def test_on_a_cpu_nothing_is_said() -> None:
     lines: list[str] = []
     assert open_kernels(CPU, lines.append) is None
-    assert open_paged_attention(None, KVShape(1, 1, 64, torch.bfloat16), 1, CPU, lines.append) is None
     assert lines == []
 
 
@@ -110,13 +108,9 @@ def test_kernels_that_do_not_prove_themselves_are_not_used(
 ) -> None:
     lines: list[str] = []
     wrong = Wrong(problem)
-    assert open_paged_attention(wrong, KVShape(1, 2, 64, torch.bfloat16), 3, CPU, lines.append) is None
     monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: wrong)
     assert open_kernels(CPU, lines.append) is None
-    assert lines == [
-        f"GPU kernels: sampling; attention by gathers, as of the kernel {reason}",
-        f"GPU kernels: {reason}; sampling and attention by torch, which is slower",
-    ]
+    assert lines == [f"GPU kernels: {reason}; torch does their work, which is slower"]
 
 
 def test_kernels_that_prove_themselves_are_used(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +119,4 @@ def test_kernels_that_prove_themselves_are_used(libraries: Path, monkeypatch: py
     shim = Shim(libraries, threads=128)
     monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: shim)
     assert open_kernels(CPU, lines.append) is shim
-    assert open_paged_attention(shim, KVShape(1, 2, 64, torch.bfloat16), 3, CPU, lines.append) is not None
-    assert open_paged_attention(shim, KVShape(1, 2, 96, torch.bfloat16), 3, CPU, lines.append) is None
-    assert lines == [
-        "GPU kernels: sampling, attention of decodes",
-        "GPU kernels: sampling; attention by gathers, as the kernel does not know heads of 96",
-    ]
+    assert lines == ["GPU kernels: sampling by the kernel"]
