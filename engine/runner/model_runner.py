@@ -23,6 +23,7 @@ from engine.runner.device import resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
 from engine.runner.host_memory import keep_freed_memory
+from engine.runner.kernels.cuda_masks import CudaLane
 from engine.runner.kernels.cuda_path import open_kernels
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kernels.cuda_sources import Launcher
@@ -70,9 +71,10 @@ class ModelRunner:
             model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device
         )  # the spare block is that of graphs
         self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device, model.windows, paged)
-        self._sampler: Sampler | CudaSampler = (
-            Sampler(model.vocab_size) if launcher is None else CudaSampler(model.vocab_size, launcher)
-        )
+        self._sampler: Sampler | CudaSampler = Sampler(model.vocab_size)
+        if launcher is not None:
+            lane = CudaLane(device) if device.type == "cuda" else None
+            self._sampler = CudaSampler(model.vocab_size, launcher, lane)
         self._graphs: GraphRunner | None = None
         self._feed = TokenFeed()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence
 from engine.core.sequence import Sequence
 from engine.runner.kernels.cuda_library import open_launcher
+from engine.runner.kernels.cuda_masks import CudaLane
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kernels.cuda_sources import Launcher
 from engine.runner.sampler import Sampler
@@ -43,11 +45,16 @@ def open_kernels(device: torch.device, say: Say) -> Launcher | None:
 
 @torch.inference_mode()
 def draws_alike(launcher: Launcher, device: torch.device) -> bool:
-    """Whether a few rows are drawn as the tensors draw them."""
+    """Whether a few rows are drawn as the tensors draw them, with masks and without."""
     items = [_decode(row, 5, setting) for row, setting in enumerate(_SETTINGS)]
     logits = torch.randn(len(items), _VOCAB_SIZE, generator=torch.Generator().manual_seed(0)).mul_(3).to(device)
-    ours = CudaSampler(_VOCAB_SIZE, launcher).sample(logits.clone(), items, None).token_ids
-    return torch.equal(ours, Sampler(_VOCAB_SIZE).sample(logits, items, None).token_ids)
+    masks = np.random.default_rng(0).integers(-(2**31), 2**31, (len(items), -(-_VOCAB_SIZE // 32)), np.int32)
+    kernel = CudaSampler(_VOCAB_SIZE, launcher, CudaLane(device) if device.type == "cuda" else None)
+    for mask in (None, masks, ~masks, masks):
+        ours = kernel.sample(logits.clone(), items, mask).token_ids
+        if not torch.equal(ours, Sampler(_VOCAB_SIZE).sample(logits.clone(), items, mask).token_ids):
+            return False
+    return True
 
 
 def _decode(row: int, length: int, params: SamplingParams) -> ScheduledSequence:

@@ -14,6 +14,7 @@ import torch
 
 from engine.core.scheduler_output import ScheduledSequence
 from engine.runner.device import to_device
+from engine.runner.kernels.cuda_masks import Lane, MaskUpload
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS, Launcher
 from engine.runner.sampler import PendingTokens, Sampler
 from engine.runner.sampling_rows import edits_of, settings_of
@@ -23,10 +24,14 @@ _MOST_TOKENS = 2**20  # of a vocabulary: the sums of so many groups fit into sha
 
 
 class CudaSampler:
-    """Samples as `Sampler` does, by the kernel; vocabularies above 2^20 tokens are left to `Sampler`."""
+    """Samples as `Sampler` does, by the kernel; vocabularies above 2^20 tokens are left to `Sampler`.
 
-    def __init__(self, vocab_size: int, launcher: Launcher) -> None:
+    With a `lane`, masks come to the device beside what it computes.
+    """
+
+    def __init__(self, vocab_size: int, launcher: Launcher, lane: Lane | None = None) -> None:
         self._vocab_size, self._launcher = vocab_size, launcher
+        self._masks = None if lane is None else MaskUpload(-(-vocab_size // 32), lane)
         self._by_tensors = Sampler(vocab_size)
 
     def sample(self, logits: torch.Tensor, items: Items[ScheduledSequence], bitmask: Any | None) -> PendingTokens:
@@ -53,6 +58,7 @@ class CudaSampler:
         arguments = (logits, np.int32(self._vocab_size), rows, starts, edits, mask, token_ids, logprobs)
         if number:
             self._launcher.launch(SAMPLE_ROWS, "sample_rows", (number, 1, 1), _THREADS, arguments)
+        self._mask_was_read()
         pending = PendingTokens(token_ids, logprob_rows)
         if top is not None:
             chosen, normaliser = logprobs.index_select(0, _rows(logprob_rows, device)).unbind(1)
@@ -65,7 +71,11 @@ class CudaSampler:
         expected = (len(logits), -(-self._vocab_size // 32))
         if words.shape != expected:
             raise ValueError(f"the bitmask must have shape {list(expected)}, not {list(words.shape)}")
-        return on_device(words, logits.device)
+        return to_device(words, logits.device) if self._masks is None else self._masks.start(words)
+
+    def _mask_was_read(self) -> None:
+        if self._masks is not None:
+            self._masks.was_read()
 
     def _sample_by_tensors(
         self, logits: torch.Tensor, items: Items[ScheduledSequence], bitmask: Any | None
@@ -75,6 +85,7 @@ class CudaSampler:
         if bitmask is None or wants_logprobs or not len(items):
             return self._by_tensors.sample(logits, items, bitmask)
         apply_bitmask(self._launcher, logits, self._mask_on_device(logits, bitmask))
+        self._mask_was_read()
         return self._by_tensors.sample(logits, items, None)
 
 
