@@ -53,7 +53,12 @@ class EngineCore:
     ) -> None:
         self.runner = runner
         self.blocks = BlockManager(runner.num_blocks, runner.block_size, config.enable_prefix_caching)
-        self.scheduler = Scheduler(config, self.blocks, takes_forced_tokens=not runner.runs_ahead)
+        self.scheduler = Scheduler(
+            config,
+            self.blocks,
+            takes_forced_tokens=not runner.runs_ahead,
+            most_prompt_tokens=runner.most_prompt_tokens,
+        )
         self.max_model_len = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._masks = StepMasks(bitmask_filler)

@@ -39,14 +39,25 @@ _MAX_FORCED_TOKENS = 16  # at once, so that no step becomes long for the others 
 class Scheduler:
     """Owns every sequence's standing. Engine thread alone."""
 
-    def __init__(self, config: EngineConfig, blocks: BlockManager, *, takes_forced_tokens: bool = False) -> None:
-        """With `takes_forced_tokens`, tokens that grammars force are appended without being drawn."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        *,
+        takes_forced_tokens: bool = False,
+        most_prompt_tokens: int | None = None,
+    ) -> None:
+        """With `takes_forced_tokens`, tokens that grammars force are appended without being drawn.
+
+        `most_prompt_tokens` in a step, whatever the configuration allows; None means no such limit.
+        """
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
         self._config = config
         self._blocks = blocks
         self._takes_forced_tokens = takes_forced_tokens
+        self._most_prompt_tokens = most_prompt_tokens or config.max_num_batched_tokens
         self._num_seats = config.max_num_seqs  # sequences that may run: fewer after memory has run out
         self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
         self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
@@ -150,7 +161,7 @@ class Scheduler:
 
     def _prefill_budget(self) -> int:
         num_decodes = sum(sequence.num_uncomputed_tokens for sequence in self.running if sequence.is_decoding)
-        left = max(0, self._config.max_num_batched_tokens - num_decodes)
+        left = max(0, min(self._config.max_num_batched_tokens - num_decodes, self._most_prompt_tokens))
         limit = self._config.max_prefill_chunk_tokens
         return min(left, limit) if num_decodes and limit is not None else left
 

@@ -41,6 +41,7 @@ class CpuRunner:
     """Computes batches on the CPU kernels; implements `engine.core.runner.Runner`."""
 
     runs_ahead = False
+    most_prompt_tokens: int | None = 128  # that many go through the layers together (SLICE_ROWS)
 
     def __init__(self, model: CompiledLlama, plan: MemoryPlan) -> None:
         """The calling thread is the one that will compute: where threads are pinned, it is pinned here."""

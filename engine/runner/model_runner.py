@@ -66,6 +66,7 @@ class ModelRunner:
         number_format = str(model.kv_shape.dtype).removeprefix("torch.")
         self.description = f"{device.type}, {number_format}, torch {torch.__version__}"
         self.runs_ahead = device.type == "cuda"
+        self.most_prompt_tokens: int | None = None
         self._model: Model | None = model
         self._cache: KVCache | None = KVCache(
             model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device

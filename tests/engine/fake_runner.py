@@ -24,6 +24,7 @@ class FakeRunner:
 
     vocab_size = VOCAB_SIZE
     runs_ahead = False
+    most_prompt_tokens: int | None = None
 
     def __init__(
         self, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 128, step_s: float = 0.0

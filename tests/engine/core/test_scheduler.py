@@ -64,6 +64,17 @@ def test_a_step_never_exceeds_its_token_budget() -> None:
     assert max(len(batch) for batch in runner.batches) == 8
 
 
+def test_prompts_that_came_together_are_answered_one_after_another_where_the_device_gains_nothing() -> None:
+    runner = FakeRunner(num_blocks=128)
+    runner.most_prompt_tokens = 16
+    core = make_core(runner, max_num_batched_tokens=128, max_prefill_chunk_tokens=None)
+    for index in range(6):
+        endless(core, f"r{index}", 8, max_tokens=10)
+    drain(core)
+    firsts = [[name for name, _, num_tokens, _ in batch if num_tokens > 1] for batch in runner.batches[:3]]
+    assert firsts == [["r0", "r1"], ["r2", "r3"], ["r4", "r5"]]
+
+
 def test_a_prompt_in_chunks_samples_once_at_its_end() -> None:
     runner = FakeRunner()
     core = make_core(runner)
