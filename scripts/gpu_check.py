@@ -7,18 +7,24 @@
 
 Prints one line an item: PASS, FAIL or SKIP, what was found, how long it took. The exit status is 1 after a FAIL, else 2
 after a SKIP, else 0. Aims: decode of one sequence at 85% of the copy bandwidth, prefill at 60% of the measured matrix
-product, sampling under 2% of a step, constrained steps within 1% of free ones.
+product, sampling under 2% of a step, constrained steps within 1% of free ones, memory within the share that was given.
+
+On a machine without a package index, carry the wheels that it lacks, for its own Python, and put them on its path:
+
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --dest wheels msgspec llguidance gguf jsonschema-rs
+    pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=site python scripts/gpu_check.py
+
+Only the item `server` needs these four. All items need torch, numpy, tqdm and cupy, `logits` and `server` transformers.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,108 +33,27 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 import torch
 
-from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import UNKNOWN_TOKEN, Sequence
-from engine.runner.forward_batch import BatchBuilder
-from engine.runner.kernels.cuda_attention import KernelAttention
-from engine.runner.kernels.cuda_library import CudaLauncher
-from engine.runner.kernels.cuda_sampler import CudaSampler
-from engine.runner.kv_cache import KVCache, KVShape
+from engine.runner.memory_profile import CudaMemory, largest_steps
 from engine.runner.model_runner import ModelRunner
-from engine.runner.sampler import Sampler
-from engine.runner.weights.errors import ModelLoadError
-from scripts.gpu_check_models import SHAPES, RandomFiles, RandomTensors, Work
+from scripts.gpu_check_kernels import check_attention, check_flashinfer, check_logits, check_sampler
+from scripts.gpu_check_models import SHAPES, Work
+from scripts.gpu_check_place import (
+    BATCHES,
+    GREEDY,
+    PREFILL,
+    UTILIZATION,
+    Failed,
+    Place,
+    Skipped,
+    make_sequence,
+    prefill,
+)
 
-BATCHES, CONTEXT, STEPS, PREFILL = (1, 8, 64, 256), 512, 32, 2048
-GREEDY = SamplingParams(max_tokens=10**6, temperature=0)
-
-
-class Skipped(Exception):
-    """The item cannot be checked here; the message says why."""
-
-
-class Failed(Exception):
-    """The item is not as it should be; the message says what was found."""
-
-
-@dataclass
-class Place:
-    """Where the checks run; `models` are the shapes asked for."""
-
-    device: torch.device
-    models: list[str]
-    loaded: dict[tuple[str, bool], ModelRunner] = field(default_factory=dict)
-
-    def runner(self, name: str, *, eager: bool = False) -> ModelRunner:
-        """The model of a shape; another one that is loaded makes room first."""
-        if (name, eager) not in self.loaded:
-            self.release()
-            settings = EngineConfig(
-                device=self.device.type,
-                cpu_kernels="off",
-                max_num_seqs=max(BATCHES),
-                max_num_batched_tokens=PREFILL,
-                max_prefill_chunk_tokens=None,
-                gpu_memory_utilization=0.8,  # what is measured beside the model needs some
-                enforce_eager=eager,
-                kv_cache_mib=None if self.device.type == "cuda" else 512,
-            )
-            files: Any = RandomFiles(SHAPES[name], self.device)
-            torch.manual_seed(0)
-            try:
-                self.loaded[name, eager] = ModelRunner.load(files, settings, partial(print, f"    {name}:"))
-            except (ModelLoadError, torch.OutOfMemoryError) as problem:
-                raise Skipped(str(problem)) from problem
-        return self.loaded[name, eager]
-
-    def release(self) -> None:
-        for runner in self.loaded.values():
-            runner.close()
-        self.loaded.clear()
-        gc.collect()
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def seconds(self, work: Callable[[], object], times: int) -> float:
-        """Seconds a call of `work` takes."""
-        work()
-        self.wait()
-        started = time.perf_counter()
-        for _ in range(times):
-            work()
-        self.wait()
-        return (time.perf_counter() - started) / times
-
-    @property
-    def launcher(self) -> CudaLauncher:
-        if self.device.type != "cuda":
-            raise Skipped("the kernels need a GPU")
-        try:
-            return CudaLauncher(self.device)
-        except ImportError as problem:
-            raise Skipped("cupy is not installed") from problem
-
-    def copy_bandwidth(self) -> float:
-        """Bytes a second, read and written, of a large copy."""
-        size = 2**30 if self.device.type == "cuda" else 2**26
-        source = torch.zeros(size, dtype=torch.uint8, device=self.device)
-        target = torch.empty_like(source)
-        return 2 * size / self.seconds(lambda: target.copy_(source), 10)
-
-    def product_peak(self) -> float:
-        """Operations a second of a large matrix product."""
-        size = 8192 if self.device.type == "cuda" else 512
-        left = torch.randn(size, size, dtype=torch.bfloat16, device=self.device)
-        right = torch.randn_like(left)
-        return 2 * size**3 / self.seconds(lambda: left @ right, 10)
-
-
-def make_sequence(number: int, length: int, params: SamplingParams = GREEDY) -> Sequence:
-    return Sequence(f"check-{number}", [number % 97 + 1] * length, length, params, number, frozenset(), 10**6, number)
+CONTEXT, STEPS = 512, 32
+_MEMORY_SLACK = 0.02  # of the memory: allocations are rounded, and graphs are estimated
 
 
 def decodes(runner: ModelRunner, batch: int, context: int, params: SamplingParams = GREEDY) -> list[Sequence]:
@@ -168,98 +93,6 @@ def take_in(runner: ModelRunner, sequences: list[Sequence], pending: Any) -> Non
         sequence.token_ids[-1] = token.token_id or 0
 
 
-def prefill(runner: ModelRunner, sequence: Sequence) -> SchedulerOutput:
-    sequence.block_table = list(range(-(-sequence.num_tokens // runner.block_size)))
-    return SchedulerOutput([ScheduledSequence(sequence, 0, sequence.num_tokens, True)])
-
-
-def check_sampler(place: Place) -> str:
-    """The sampling kernel draws what the tensors draw, but for rounding."""
-    vocab, rows, rounds = 128256, 250, 40
-    kernel, tensors = CudaSampler(vocab, place.launcher), Sampler(vocab)
-    settings = [
-        SamplingParams(),
-        SamplingParams(temperature=0.7, top_p=0.95),
-        SamplingParams(top_k=50),
-        SamplingParams(min_p=0.02, repetition_penalty=1.2, logit_bias={5: 2.0}),
-        GREEDY,
-    ]
-    differing = 0
-    for turn in range(rounds):
-        logits = torch.randn(rows, vocab, device=place.device) * 3
-        mask = np.random.default_rng(turn).integers(-(2**31), 2**31, (rows, vocab // 32), np.int32)
-        sequences = [make_sequence(turn * rows + row, 4, settings[row % len(settings)]) for row in range(rows)]
-        items = [ScheduledSequence(sequence, 3, 1, True) for sequence in sequences]
-        ours = kernel.sample(logits.clone(), items, mask).token_ids
-        differing += int((ours != tensors.sample(logits, items, mask).token_ids).sum())
-    found = f"{differing} of {rows * rounds:,} draws differ"
-    if differing > rows * rounds / 10_000:
-        raise Failed(found)
-    return found
-
-
-def check_attention(place: Place) -> str:
-    """The attention kernel against gathers in float32."""
-    worst = 0.0
-    for head_dim, group, dtype in ((128, 4, torch.bfloat16), (64, 8, torch.float16), (128, 7, torch.float16)):
-        shape = KVShape(1, 8, head_dim, dtype)
-        cache = KVCache(shape, 2048, 16, place.device).layers[0]
-        cache.keys.normal_()
-        cache.values.normal_()
-        exact = KVCache(KVShape(1, 8, head_dim, torch.float32), 2048, 16, place.device).layers[0]
-        exact.keys.copy_(cache.keys)
-        exact.values.copy_(cache.values)
-        blocks = iter(torch.randperm(2048).tolist())
-        items = []
-        for number, length in enumerate((1, 17, 500, 4097, 9000)):
-            sequence = make_sequence(number, length)
-            sequence.block_table = [next(blocks) for _ in range(-(-length // 16))]
-            items.append(ScheduledSequence(sequence, length - 1, 1, True))
-        query = torch.randn(len(items), 8 * group, head_dim, dtype=dtype, device=place.device)
-        own = torch.zeros(len(items), 8, head_dim, dtype=dtype, device=place.device)
-        paged = KernelAttention(place.launcher, shape, group, place.device)
-        batch = SchedulerOutput(items)
-        ours = BatchBuilder(16, group, dtype, place.device, (None,), paged).build(batch)
-        plain = BatchBuilder(16, group, torch.float32, place.device).build(batch)
-        out = ours.attend(query, own, own, cache, head_dim**-0.5)
-        expected = plain.attend(query.float(), own.float(), own.float(), exact, head_dim**-0.5)
-        worst = max(worst, float((out.float() - expected).abs().max()))
-    found = f"largest difference {worst:.4f}"
-    if not worst < 0.02:
-        raise Failed(found)
-    return found
-
-
-def check_logits(place: Place) -> str:
-    """The logits of a small model against those of transformers."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as problem:
-        raise Skipped("transformers is not installed") from problem
-    numbers = {key: value for key, value in SHAPES["Tiny"].items() if key != "architectures"}
-    torch.manual_seed(1)
-    reference = LlamaForCausalLM(LlamaConfig(**numbers)).to(place.device, torch.float32).eval()
-    weights = {name: tensor.detach() for name, tensor in reference.state_dict().items()}
-    files: Any = RandomFiles(SHAPES["Tiny"], place.device)
-    tensors = RandomTensors({}, place.device)
-    tensors.shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    setattr(tensors, "load", weights.__getitem__)
-    setattr(files, "open_tensors", lambda: tensors)
-    settings = EngineConfig(device=place.device.type, dtype="float32", cpu_kernels="off", kv_cache_mib=64)
-    runner = ModelRunner.load(files, settings)
-    sequence = make_sequence(0, 50)
-    sequence.token_ids = torch.randint(0, 2048, (50,)).tolist()
-    ours = runner.launch(prefill(runner, sequence)).logits[0]
-    with torch.inference_mode():
-        expected = reference(torch.tensor([sequence.token_ids], device=place.device)).logits[0, -1]
-    runner.close()
-    worst = float((ours - expected).abs().max())
-    found = f"largest difference {worst:.6f} in float32"
-    if not worst < 2e-3:
-        raise Failed(found)
-    return found
-
-
 def check_graphs(place: Place, name: str) -> str:
     """Decodes by graphs give the tokens of decodes without."""
     if place.device.type != "cuda":
@@ -280,6 +113,23 @@ def check_graphs(place: Place, name: str) -> str:
     if tokens[0] != tokens[1]:
         raise Failed("the tokens differ")
     return f"{8 * STEPS} tokens, all equal"
+
+
+def check_memory(place: Place, name: str) -> str:
+    """The largest steps stay within the share of the memory that was given."""
+    if place.device.type != "cuda":
+        raise Skipped("memory is measured on a GPU")
+    runner = place.runner(name)
+    tokens = runner.num_blocks * runner.block_size
+    settings = place.settings(eager=False)
+    for batch in largest_steps(settings, runner.block_size, runner.max_model_len, tokens // runner.max_model_len):
+        runner.step(batch)
+    free, total = CudaMemory(place.device).free_and_total()
+    used = 1 - free / total
+    found = f"{used:.1%} of the memory in use, {tokens:,} tokens of KV cache"
+    if used > UTILIZATION + _MEMORY_SLACK:
+        raise Failed(f"{found}, given {UTILIZATION:.0%}")
+    return found
 
 
 def check_decode(place: Place, name: str, batch: int) -> str:
@@ -332,6 +182,7 @@ def check_server(place: Place) -> str:
     """Time to the first token and between tokens, through server.py."""
     from scripts.gpu_check_server import measure
 
+    place.release()
     try:
         return measure(place.device.type, SHAPES["Tiny"])
     except (ImportError, OSError) as problem:
@@ -342,9 +193,12 @@ def checks(place: Place) -> Iterator[tuple[str, Callable[[], str]]]:
     """Every item by its name."""
     yield "kernels sampler", partial(check_sampler, place)
     yield "kernels attention", partial(check_attention, place)
+    if find_spec("flashinfer") is not None:
+        yield "kernels flashinfer", partial(check_flashinfer, place)
     yield "logits", partial(check_logits, place)
     for name in place.models:
         yield f"graphs {name}", partial(check_graphs, place, name)
+        yield f"memory {name}", partial(check_memory, place, name)
         for batch in BATCHES:
             yield f"decode {name} x{batch}", partial(check_decode, place, name, batch)
         yield f"prefill {name}", partial(check_prefill, place, name)

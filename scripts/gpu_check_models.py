@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.runner.models.decoder import tensor_shapes
 from engine.runner.models.registry import architecture_of
+from engine.runner.models.shapes import tensor_shapes
 
 _BYTES = 2  # of a number, as bfloat16
 

@@ -5,6 +5,7 @@ The `safetensors` package hands bfloat16 to torch alone; so the header, a JSON o
 
 from __future__ import annotations
 
+import json
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from engine.runner.weights.errors import ModelLoadError
@@ -40,7 +40,7 @@ class SafetensorsFile:
             with path.open("rb") as file:
                 self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.tensors = dict(self._header())
-        except (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise ModelLoadError(f"{path} is damaged or cut short: {problem}") from problem
 
     @cached_property
@@ -70,7 +70,7 @@ class SafetensorsFile:
 
     def _header(self) -> Any:
         start = _LENGTH_BYTES + int.from_bytes(self._pages[:_LENGTH_BYTES], "little")
-        for name, entry in msgspec.json.decode(self._pages[_LENGTH_BYTES:start]).items():
+        for name, entry in json.loads(self._pages[_LENGTH_BYTES:start]).items():
             if name == "__metadata__":
                 continue
             begin, end = (start + offset for offset in entry["data_offsets"])
