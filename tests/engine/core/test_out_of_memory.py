@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,10 +12,12 @@ from engine.backend import EngineError
 from engine.core.runner import OutOfMemoryError
 from engine.core.scheduler_output import SchedulerOutput
 from tests.engine.core.test_engine_core import run, stop_prompt
-from tests.engine.fake_runner import AheadRunner, FakeRunner, make_core, make_request
+from tests.engine.fake_runner import AheadRunner, FakeRunner, expected_completion, make_core, make_request
 
 
-def short_of_memory(kind: type[FakeRunner], phase: str, most: int, *, from_batch: int = 0) -> Any:
+def short_of_memory(
+    kind: type[FakeRunner], phase: str, most: int, *, from_batch: int = 0, num_blocks: int = 200
+) -> Any:
     """A runner of `kind` whose `phase` has memory for `most` sequences, once `from_batch` batches were computed."""
 
     class Short(kind):  # type: ignore[valid-type,misc]
@@ -32,7 +36,13 @@ def short_of_memory(kind: type[FakeRunner], phase: str, most: int, *, from_batch
                 self.num_failures += 1
                 raise OutOfMemoryError("tried to allocate 2 GiB")
 
-    return Short(num_blocks=200)
+        def fail_sometimes(self, random: Random, size: int) -> None:
+            """Half of the batches of many do not fit, and one in fifty of a single sequence."""
+            if random.random() < (0.5 if size > 1 else 0.02):
+                self.num_failures += 1
+                raise OutOfMemoryError("tried to allocate 2 GiB")
+
+    return Short(num_blocks=num_blocks)
 
 
 def requests(number: int, **settings: Any) -> list[Any]:
@@ -115,3 +125,34 @@ def test_requests_can_be_stopped_instead_of_computed_again() -> None:
     results = run(core, requests(2))
     assert results["r0"].error is None
     assert str(results["r1"].error) == "the request was stopped: the device ran out of memory"
+
+
+@pytest.mark.parametrize("kind", [FakeRunner, AheadRunner])
+@pytest.mark.parametrize("seed", range(25))
+def test_random_lives_lose_nothing_though_memory_runs_out_at_any_time(kind: type[FakeRunner], seed: int) -> None:
+    """Few blocks, requests that come and go at any step, failures of either phase that smaller batches may not have."""
+    random = Random(seed)
+    runner = short_of_memory(kind, "both", 0, num_blocks=24)
+    runner.check = lambda name, size: runner.fail_sometimes(random, size)
+    core = make_core(runner, max_num_seqs=random.randint(1, 6), enable_prefix_caching=random.random() < 0.5)
+    sequences, outputs = [], []
+    for number in range(12):
+        prompt = [random.randint(0, 1) for _ in range(random.randint(1, 30))]
+        settings = {"seed": number % 2, "max_tokens": random.randint(1, 20), "ignore_eos": random.random() < 0.5}
+        sequences.append(core.add_request(make_request(f"r{number}", prompt, **settings)))
+        for _ in range(random.randint(0, 4)):
+            outputs += core.step()
+        if random.random() < 0.2:
+            core.cancel(random.choice(sequences))
+        core.check_integrity()
+    while core.has_work:
+        outputs += core.step()
+    core.check_integrity()
+    ended = {output.sequence: output for output in outputs if output.is_last}
+    for sequence in sequences:
+        lone = expected_completion(sequence.prompt_token_ids, replace(sequence.sampling_params, seed=sequence.seed))
+        shown = [token for output in outputs if output.sequence is sequence for token in output.token_ids]
+        assert shown == lone[: len(shown)]
+        if sequence in ended and ended[sequence].error is None:
+            assert shown == lone
+    assert any(isinstance(output.error, EngineError) for output in ended.values()) or runner.num_failures > 0
