@@ -3,6 +3,7 @@
 
     vllm serve MODEL --enable-scale-out --enable-prompt-tokens-details --port 8000
     scripts/check_remote.py --kind vllm --url http://localhost:8000 --model MODEL
+    scripts/check_remote.py --kind vllm-completions --url http://localhost:8000 --model MODEL  # without the flag
     scripts/check_remote.py --kind self --url http://localhost:7777        # our own server, with the embedded model
 
 `--model` is the directory or GGUF file of the model that the engine serves; no weights are read. The front runs in this
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,8 +46,15 @@ MAX_TOKENS = 32
 ABORT_LIMIT_S = 0.1
 ABORT_POLL_S = 0.01
 LONG_TOKENS = 1500
+STEPS = 16
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 FRONT_PATH = "/inference/v1/generate"
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+CALLS = {
+    "hermes": r'<tool_call>\n\{"name": "add", "arguments": \{\s*"n"\s*:\s*-?\d+\s*\}\}\n</tool_call>',
+    "deepseek-v4.1": r'\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="add">\s*<｜DSML｜ parameter name="n" string="false'
+    r'">\s*-?\d+\s*</｜DSML｜ parameter>\s*</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+}
 
 
 class CheckFailed(Exception):
@@ -70,23 +79,27 @@ class Bench:
 
     async def directly(self, token_ids: list[int]) -> list[int]:
         """The engine's own greedy tokens, without the one that stopped it."""
+        params = {"max_tokens": MAX_TOKENS, "temperature": 0}
+        asked: dict[str, Any] = {"token_ids": token_ids, "sampling_params": params}
         if self.kind == "sglang":
-            params: dict[str, Any] = {"max_new_tokens": MAX_TOKENS, "temperature": 0}
-            answer = await self._post(
-                self.engine_url + "/generate", {"input_ids": token_ids, "sampling_params": params}
-            )
-            tokens: list[int] = answer["output_ids"]
-        else:
-            params = {"max_tokens": MAX_TOKENS, "temperature": 0}
-            asked = {"token_ids": token_ids, "sampling_params": params}
-            answer = await self._post(self.engine_url + "/inference/v1/generate", asked)
-            tokens = answer["choices"][0]["token_ids"]
+            asked = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": MAX_TOKENS, "temperature": 0}}
+        elif self.kind == "vllm-completions":
+            asked = {"prompt": token_ids, "return_token_ids": True, **params}
+        answer = await self._post(self.engine_url + DIALECTS[self.kind]().generate_path, asked)
+        tokens: list[int] = answer["output_ids"] if self.kind == "sglang" else answer["choices"][0]["token_ids"]
         return tokens[:-1] if tokens and tokens[-1] in self.eos_token_ids else tokens
 
-    async def through_front(self, token_ids: list[int], **params: Any) -> dict[str, Any]:
+    async def through_front(
+        self, token_ids: list[int], cache_salt: str | None = None, priority: int = 0, **params: Any
+    ) -> dict[str, Any]:
         """A whole response of the front."""
         asked = {"token_ids": token_ids, "sampling_params": {"max_tokens": MAX_TOKENS, "temperature": 0} | params}
-        return await self._post(self.front_url + FRONT_PATH, asked)
+        return await self._post(self.front_url + FRONT_PATH, asked | {"cache_salt": cache_salt, "priority": priority})
+
+    async def text_through_front(self, prompt: str, **params: Any) -> str:
+        answer = await self.through_front(self.tokenizer.encode(prompt), **params)
+        text: str = self.tokenizer.inner.decode(tokens_of(answer))
+        return text
 
     async def streamed(self, token_ids: list[int], **params: Any) -> list[dict[str, Any]]:
         sampling = {"max_tokens": MAX_TOKENS, "temperature": 0} | params
@@ -125,6 +138,11 @@ def expect(condition: bool, otherwise: str) -> None:
         raise CheckFailed(otherwise)
 
 
+def long_prompt(bench: Bench) -> list[int]:
+    """Some blocks of tokens."""
+    return [token for prompt in bench.prompts(8) for token in prompt] * 3
+
+
 async def greedy_tokens(bench: Bench, options: argparse.Namespace) -> str:
     prompts, num_tokens = bench.prompts(options.prompts), 0
     for place, prompt in enumerate(prompts):
@@ -145,12 +163,20 @@ async def streams(bench: Bench, options: argparse.Namespace) -> str:
 
 
 async def cache_hits(bench: Bench, options: argparse.Namespace) -> str:
-    prompt = [token for place in range(8) for token in bench.prompts(8)[place]] * 3
-    await bench.through_front(prompt, max_tokens=1)
-    usage = (await bench.through_front(prompt, max_tokens=1))["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    expect(cached > 0, f"nothing of {len(prompt)} tokens was cached: --enable-prompt-tokens-details is needed on vLLM")
-    return f"{cached} of {len(prompt)} prompt tokens cached the second time"
+    prompt, cached = long_prompt(bench), []
+    for salt in (None, None, "one", "one", "two"):
+        usage = (await bench.through_front(prompt, cache_salt=salt, max_tokens=1))["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    hint = "--enable-prompt-tokens-details is needed on vLLM"
+    expect(cached[1] > 0 and cached[3] > 0, f"nothing of {len(prompt)} tokens was cached: {hint}")
+    expect(cached[2] == cached[4] == 0, f"one salt finds what another one left: {cached}")
+    return f"{cached[1]} of {len(prompt)} prompt tokens cached the second time, none under another salt"
+
+
+async def priorities(bench: Bench, options: argparse.Namespace) -> str:
+    tokens = [tokens_of(await bench.through_front(bench.prompts(1)[0], priority=value)) for value in (0, 3, -3)]
+    expect(tokens[0] == tokens[1] == tokens[2], "a priority changed the tokens")
+    return "taken"
 
 
 async def log_probabilities(bench: Bench, options: argparse.Namespace) -> str:
@@ -191,6 +217,64 @@ async def schema_constraint(bench: Bench, options: argparse.Namespace) -> str:
     return f"{text!r}"
 
 
+async def other_constraints(bench: Bench, options: argparse.Namespace) -> str:
+    number = await bench.text_through_front("1, 2, ", structured_outputs={"regex": "[0-9]{3}"})
+    choice = await bench.text_through_front("Yes or no? ", structured_outputs={"choice": ["yes", "no"]})
+    behind = {"kind": "json", "schema": json.dumps(SCHEMA), "begins_after": "."}
+    thought = await bench.text_through_front("Tell me about bread.", output_constraint=behind, max_tokens=128)
+    expect(re.fullmatch("[0-9]{3}", number) is not None, f"{number!r} does not follow the expression")
+    expect(choice in ("yes", "no"), f"{choice!r} is no choice")
+    document = json.loads(thought.partition(".")[2])
+    expect(document.keys() == {"n"}, f"{thought!r} does not follow the schema behind its first sentence")
+    return f"{number!r}, {choice!r}, {thought!r}"
+
+
+async def tool_calls(bench: Bench, options: argparse.Namespace) -> str:
+    for markup, pattern in CALLS.items():
+        wanted = {"kind": "tool_call_required", "schema": json.dumps(TOOLS), "tool_markup": markup}
+        asked = {"output_constraint": wanted | {"single_call": True}, "max_tokens": 200}
+        text = await bench.text_through_front("Call add with n=3.\n", **asked)
+        expect(re.fullmatch(pattern, text) is not None, f"{text!r} is no call in the markup {markup}")
+        free = {"output_constraint": wanted | {"kind": "tool_call"}}
+        expect(bool(await bench.text_through_front("Tell me", **free)), "a grammar for calls lets no text through")
+    return f"one call each in {', '.join(CALLS)}; text where no call is wanted"
+
+
+async def biases(bench: Bench, options: argparse.Namespace) -> str:
+    prompt, token_id = bench.prompts(1)[0], 100
+    biased = tokens_of(await bench.through_front(prompt, logit_bias={token_id: 100.0}, max_tokens=3))
+    expect(biased == [token_id] * 3, f"{biased} in spite of a bias of 100 for {token_id}")
+    ended = bench.eos_token_ids[0]
+    answer = await bench.through_front(prompt, logit_bias={ended: 100.0}, min_tokens=5, max_tokens=9)
+    expect(answer["usage"]["completion_tokens"] == 6, f"min_tokens 5 gave {answer['usage']}")
+    return "logit_bias decides, and min_tokens over it"
+
+
+async def many_at_once(bench: Bench, options: argparse.Namespace) -> str:
+    prompts, lengths = bench.prompts(12), range(4, 28, 2)
+    asked = zip(prompts, lengths, strict=True)
+    answers = await asyncio.gather(*(bench.through_front(p, max_tokens=n, ignore_eos=True) for p, n in asked))
+    got = [len(tokens_of(answer)) for answer in answers]
+    expect(got == list(lengths), f"{got} tokens came, {list(lengths)} were asked for")
+    return f"{len(answers)} requests with {sum(got)} tokens"
+
+
+async def fingerprint(bench: Bench, options: argparse.Namespace) -> str:
+    answer = await bench.through_front(bench.prompts(1)[0], max_tokens=1)
+    told = answer.get("system_fingerprint") or ""
+    expect(told.startswith("fp_"), f"the fingerprint is {told!r}")
+    return str(told)
+
+
+async def metrics(bench: Bench, options: argparse.Namespace) -> str:
+    async with bench.client.get(bench.front_url + "/metrics") as response:
+        lines = (await response.text()).splitlines()
+    told = [line for line in lines if line.startswith(("fleet_up", "fleet_requests", "fleet_attempts_total"))]
+    expect(len(told) == 3 and bench.engine_url in told[0], f"the front's metrics say {told}")
+    expect(any(line.startswith("fleet_requests{") and line.endswith(" 0.0") for line in told), f"left over: {told}")
+    return "; ".join(line.replace(f'endpoint="{bench.engine_url}"', "") for line in told)
+
+
 async def refusals(bench: Bench, options: argparse.Namespace) -> str:
     asked = {"token_ids": [2**31], "sampling_params": {"max_tokens": 1}}
     async with bench.client.post(bench.front_url + FRONT_PATH, json=asked) as response:
@@ -209,8 +293,13 @@ async def chat(bench: Bench, options: argparse.Namespace) -> str:
 
 
 async def abort(bench: Bench, options: argparse.Namespace) -> str:
-    """A client that leaves: how long until the engine's own count is what it was."""
-    before = await bench.num_running()
+    """A client that leaves: how long until the engine's own count is what it was.
+
+    An engine hears of nothing during a step, so that it has the time of a token more.
+    """
+    started, before = time.monotonic(), await bench.num_running()
+    await bench.through_front(bench.prompts(1)[0], max_tokens=STEPS, ignore_eos=True)
+    step_s = (time.monotonic() - started) / STEPS
     params = {"max_tokens": LONG_TOKENS, "ignore_eos": True, "temperature": 0}
     asked = {"token_ids": bench.prompts(1)[0], "sampling_params": params, "stream": True}
     async with aiohttp.ClientSession() as leaving:
@@ -223,8 +312,9 @@ async def abort(bench: Bench, options: argparse.Namespace) -> str:
         expect(time.monotonic() - left_at < 10 * ABORT_LIMIT_S, "the engine still runs what nobody reads")
         await asyncio.sleep(ABORT_POLL_S)
     took_s = time.monotonic() - left_at
-    expect(took_s < ABORT_LIMIT_S, f"it took {took_s * 1000:.0f} ms")
-    return f"gone from the engine's count after {took_s * 1000:.0f} ms"
+    told = f"gone from the engine's count after {took_s * 1000:.0f} ms, where a token takes {step_s * 1000:.0f} ms"
+    expect(took_s < ABORT_LIMIT_S + step_s, told)
+    return told
 
 
 CHECKS: dict[str, Callable[[Bench, argparse.Namespace], Awaitable[str]]] = {
@@ -235,9 +325,16 @@ CHECKS: dict[str, Callable[[Bench, argparse.Namespace], Awaitable[str]]] = {
     "seeds": seeds,
     "stop tokens": stop_tokens,
     "schema constraint": schema_constraint,
+    "other constraints": other_constraints,
+    "tool calls": tool_calls,
+    "biases": biases,
+    "priorities": priorities,
+    "many at once": many_at_once,
+    "fingerprint": fingerprint,
     "refusals": refusals,
     "chat": chat,
     "abort": abort,
+    "metrics": metrics,
 }
 
 
