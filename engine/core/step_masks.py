@@ -9,6 +9,7 @@ the masks of a batch knows that no earlier ones are being filled any more, also 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -18,12 +19,18 @@ from engine.core.grammar import BitmaskFiller
 from engine.core.scheduler_output import SchedulerOutput
 
 
+def _roam() -> None:
+    """Let this thread run wherever the main one may: it began where the thread that computes may be tied to."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+
+
 class StepMasks:
     """Fills the masks of one batch at a time; without a `filler` there are none. Engine thread alone."""
 
     def __init__(self, filler: BitmaskFiller | None) -> None:
         self._filler = filler
-        self._thread = ThreadPoolExecutor(1, "masks")  # starts with the first batch that needs masks
+        self._thread = ThreadPoolExecutor(1, "masks", _roam)  # starts with the first batch that needs masks
         self._begun: tuple[SchedulerOutput, Future[Any]] | None = None
 
     @property

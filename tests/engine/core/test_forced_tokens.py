@@ -160,6 +160,9 @@ def test_a_runner_that_runs_ahead_draws_every_token() -> None:
         def accept_token(self, token_id: int) -> bool:
             return True
 
+        def accept_forced(self, limit: int) -> list[int]:
+            return [5] * min(limit, 3)
+
     class Grammar(ForcingGrammar):
         def new_matcher(self, stop_ids: frozenset[int]) -> ForcingMatcher:
             return Matcher()

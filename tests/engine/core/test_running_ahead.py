@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -70,6 +71,7 @@ def test_masks_are_filled_after_the_matchers_have_followed_the_last_tokens() -> 
 
     class Filler(FakeFiller):
         def fill(self, matchers: Any) -> Any:
+            assert threading.current_thread() is threading.main_thread(), "no sooner than the tokens were read"
             followed.append(len(matchers[0].answers) if matchers[0] else -1)
             return super().fill(matchers)
 

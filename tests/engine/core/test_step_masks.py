@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence as Rows
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from engine.backend import ConstraintHandle
 from engine.core.runner import OutOfMemoryError
-from engine.core.scheduler_output import SchedulerOutput
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.core.sequence import Sequence
+from engine.core.step_masks import StepMasks
 from tests.engine.core.test_engine_core import FakeFiller, FakeGrammar, FakeMatcher, constrained_core, run
 from tests.engine.fake_runner import AheadRunner, FakeRunner, make_request
 
@@ -104,6 +108,22 @@ def test_a_batch_that_is_launched_again_without_some_rows_gets_the_masks_of_what
     ]
 
 
+def test_masks_that_were_begun_for_another_batch_are_not_taken_for_these() -> None:
+    masks = StepMasks(FakeFiller())
+    one, two = (SchedulerOutput([_row(name) for name in names]) for names in (["a"], ["a", "b"]))
+    masks.begin(one)
+    assert masks.of(two) == [True, True]
+    masks.begin(one)
+    assert masks.of(one) == [True]
+    masks.close()
+
+
+def _row(name: str) -> ScheduledSequence:
+    matcher = FakeMatcher([])
+    sequence = Sequence(name, [1], 1, SamplingParams(), 0, frozenset(), 9, 0, matcher=matcher)
+    return ScheduledSequence(sequence, 0, 1, samples=True)
+
+
 @pytest.mark.parametrize("kind", [FakeRunner, AheadRunner])
 def test_rows_that_allow_everything_need_no_mask(kind: type[FakeRunner]) -> None:
     runner = kind()
@@ -113,6 +133,25 @@ def test_rows_that_allow_everything_need_no_mask(kind: type[FakeRunner]) -> None
     assert runner.bitmasks == [None] * 3
     run(core, [bound("a", 1), make_request("free", [1], max_tokens=1, ignore_eos=True, constraint=free)])
     assert runner.bitmasks[-1] == [True, False]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not let threads choose their CPUs")
+def test_the_thread_is_not_tied_to_the_cpu_of_the_thread_that_computes() -> None:
+    seen: list[set[int]] = []
+
+    class Watching(FakeFiller):
+        def fill(self, matchers: Rows[Any]) -> list[bool]:
+            seen.append(os.sched_getaffinity(0))
+            return super().fill(matchers)
+
+    def compute() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        run(constrained_core(FakeRunner(), Watching()), [bound("a")])
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    assert seen == [os.sched_getaffinity(0)] * 4
 
 
 @pytest.mark.parametrize("kind", [FakeRunner, AheadRunner])

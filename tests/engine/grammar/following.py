@@ -34,7 +34,9 @@ def mask_of(matcher: Matcher) -> NDArray[np.uint8]:
     """One byte a token: 1 = allowed."""
     row = np.zeros(-(-matcher.vocab_size // 32), np.int32)
     matcher.fill_bitmask(row)
-    return np.unpackbits(row.view(np.uint8), bitorder="little")
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+    assert bits.all() or not matcher.allows_everything()
+    return bits
 
 
 def follow(matcher: Matcher, tokens: list[int]) -> int:

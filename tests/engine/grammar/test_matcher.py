@@ -198,8 +198,9 @@ def test_patterns_choices_and_grammars_accept_what_they_say(
 def test_what_is_forced_is_what_the_masks_alone_allow(deepseek: Vocabulary, kind: str, schema: str, least: int) -> None:
     matcher, twin = (compiled(deepseek, kind, schema).new_matcher(STOPS) for _ in range(2))
     num_forced = num_tokens = 0
-    for limit in range(2, 40):
+    for limit in range(1, 40):
         forced = matcher.accept_forced(limit)
+        assert len(forced) <= limit
         for token in forced:
             assert np.flatnonzero(mask_of(twin)).tolist() == [token]
             assert twin.accept_token(token)

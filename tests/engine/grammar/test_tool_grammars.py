@@ -143,7 +143,7 @@ def test_free_output_without_a_marker_is_left_alone(deepseek: Vocabulary, markup
     matcher = compiled(deepseek, "tool_call", TOOLS, tool_markup=markup).new_matcher(frozenset([EOS]))
     text = 'The tag "<｜DSML｜tool_calls>" in letters, [TOOL_CALL, <tool_call, {"name": 1} and </think>.'
     assert follow(matcher, tokens_of(deepseek, text)) and mask_of(matcher).all()
-    assert matcher.bound is None
+    assert matcher.bound is None and matcher.allows_everything()
 
 
 def test_what_only_looks_like_a_text_marker_stays_text(smollm2: Vocabulary) -> None:
