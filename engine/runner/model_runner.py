@@ -35,6 +35,7 @@ from engine.runner.paged_attention import PagedAttention
 from engine.runner.sampler import PendingTokens, Sampler, to_host, tokens_of
 from engine.runner.token_feed import TokenFeed
 from engine.runner.warm_up import warm_up
+from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.model_files import ModelFiles
 
 Progress = Callable[[str], None]
@@ -85,7 +86,16 @@ class ModelRunner:
 
         Raises `ModelLoadError` when the model is not supported, its weights are wrong, or memory does not suffice.
         """
-        say = progress or (lambda line: None)
+        try:
+            return cls._load(files, config, progress or (lambda line: None))
+        except (torch.OutOfMemoryError, OutOfMemoryError) as problem:
+            raise ModelLoadError(
+                f"{_first_line(problem)}: use a smaller model or dtype, or lower --gpu-memory-utilization, "
+                f"--max-num-batched-tokens or --max-num-seqs"
+            ) from problem
+
+    @classmethod
+    def _load(cls, files: ModelFiles, config: EngineConfig, say: Progress) -> ModelRunner:
         device = resolve_device(config.device)
         check_choice(config.attention, device)
         threads = use_threads(config.num_threads)
@@ -145,8 +155,7 @@ class ModelRunner:
         try:
             recorder.capture()
         except RuntimeError as problem:
-            reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-            say(f"CUDA graphs: none, as recording fails: {reason}")
+            say(f"CUDA graphs: none, as recording fails: {_first_line(problem)}")
             return
         self._graphs = recorder
         say(f"CUDA graphs: decodes of {', '.join(map(str, recorder.buckets))} sequences, {_seconds(started)}")
@@ -197,10 +206,14 @@ def _within_memory(work: Callable[[], T]) -> T:
     try:
         return work()
     except torch.OutOfMemoryError as problem:
-        reason = (str(problem).splitlines() or ["the device is out of memory"])[0]
+        reason = _first_line(problem)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # here, where no traceback holds the tensors any more
     raise OutOfMemoryError(reason)
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0]
 
 
 def _seconds(started: float) -> str:

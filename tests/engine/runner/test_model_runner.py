@@ -14,6 +14,7 @@ from engine.config import EngineConfig
 from engine.core.runner import OutOfMemoryError, Runner
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.runner import model_runner
 from engine.runner.device import available_memory, resolve_device, resolve_dtype
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.model_files import ModelFiles, ModelLoadError, open_model
@@ -110,6 +111,17 @@ def test_without_memory_a_step_lets_go_of_all_that_it_had_allocated(
     with pytest.raises(OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate 2.00 GiB$"):
         runner.sample(runner.launch(batch), None)
     assert [reference() for reference in held] == [None]
+
+
+def test_a_device_without_the_memory_to_load_names_what_to_lower(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB\nGPU 0 has ...")
+
+    monkeypatch.setattr(model_runner, "KVCache", fail)
+    with pytest.raises(ModelLoadError, match=r"^CUDA out of memory. Tried to allocate 9.00 GiB: use a smaller model"):
+        load(files, kv_cache_mib=4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
