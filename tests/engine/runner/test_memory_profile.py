@@ -144,3 +144,5 @@ def test_a_real_runner_computes_them_on_one_block(tmp_path: Path) -> None:
         tokens = runner.read(runner.sample(runner.launch(batch), mask))
         assert all(token.token_id is not None and token.token_id % 2 == 0 for token in tokens)
         assert all(token.logprobs is not None and len(token.logprobs.top) == 20 for token in tokens)
+    plan = measured_plan(runner, config, MemoryPlan(0, 0, 1, 100, 16, 256), FakeMemory(), model.kv_shape, records=True)
+    assert plan.num_blocks > 100 and plan.max_model_len == 256
