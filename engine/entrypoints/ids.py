@@ -10,7 +10,7 @@ _random = random.Random(randbits(256))
 
 def new_hex(num_bytes: int) -> str:
     """`num_bytes` random bytes in hexadecimal."""
-    return f"{_random.getrandbits(8 * num_bytes):0{2 * num_bytes}x}"
+    return _random.getrandbits(8 * num_bytes).to_bytes(num_bytes).hex()
 
 
 def new_seed() -> int:

@@ -152,7 +152,7 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
 
     def finish(self, reason: FinishReason, usage: Usage) -> None:
         """The last chunk of the choice, with the finish reason and, when no other choice is open, the usage."""
-        if not self._thinking_mode:
+        if not self._thinking_mode and usage.reasoning_tokens is not None:
             usage = usage._replace(reasoning_tokens=None)
         total = self._tally.add(usage)
         self._chunks.append(FinalChunk(self._frame, reason.kind, None if self._report.apart else total))
