@@ -9,7 +9,7 @@ from engine.runner.kv_shape import KVShape
 
 
 class KVPages:
-    """Keys and values of `num_blocks` blocks for every layer, each `[num_blocks, block_size, kv_heads, head_dim]`.
+    """Room for the keys and the values of `num_blocks` blocks in every layer; how a block lies is up to who computes.
 
     `addresses[i]` are those of layer i's keys and values; they are good for as long as this object lives.
     """

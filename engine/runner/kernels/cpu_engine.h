@@ -22,7 +22,7 @@ struct engine {
     job_function sample;
     struct draws draws; /* at hand */
     _Atomic int32_t num_draws;
-    float *candidates; /* [threads, vocabulary]: room to look for thresholds in */
+    float *candidates; /* of each thread, CANDIDATE_FLOATS */
 };
 
 /* For each instruction set: the bytes of working memory that a model needs, its layout, the step, and the draws. */

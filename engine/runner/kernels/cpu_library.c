@@ -66,7 +66,7 @@ struct engine *engine_create(const struct model *model, int32_t num_threads, con
     engine->sample = SETS[set].sample;
     engine->pool = pool_create(num_threads, model->num_layers * PHASES_A_LAYER + PHASES_BESIDE, cpus);
     engine->memory = zeroed(SETS[set].bytes(model, num_threads));
-    engine->candidates = malloc(num_threads * model->head.rows * sizeof(float));
+    engine->candidates = malloc(num_threads * CANDIDATE_FLOATS(model->head.rows) * sizeof(float));
     if (!layers || !engine->pool || !engine->memory || !engine->candidates) {
         engine_destroy(engine);
         return NULL;

@@ -15,7 +15,7 @@
 enum { GROUP_TOKENS = 256, TOKEN_NOISE = 0, GROUP_NOISE = 1 }; /* as in sampler.py, like the two tags of the noise */
 enum { BINS = 2048, ROUNDS = 10 };
 #define BINS_PER_UNIT 32.0f /* a bin is 1/32 of a scaled logit wide; the last one has all the rest */
-#define NEARBY -12.0f       /* e^-12 of the largest weight: what lies lower matters in flat distributions only */
+#define NEARBY -8.0f        /* e^-8 of the largest weight: what lies lower matters in flat distributions only */
 #define LEAST_EXPONENT -80.0f
 
 #define JOINED(a, b) a##b
@@ -28,9 +28,9 @@ struct scaled {
     float best, temperature;
 };
 
-/* Values put aside, in the order of their tokens. */
+/* Values put aside, with their weights. */
 struct candidates {
-    float *values;
+    float *values, *weights;
     int32_t count;
 };
 
@@ -43,6 +43,8 @@ INLINE f32x16 load_part(const float *row, int32_t first, int32_t end, float rest
     for (int i = 0; i < LANES; i++) lanes[i] = first + i < end ? row[first + i] : rest;
     return load_floats(lanes);
 }
+
+INLINE int32_t whole_lanes(int32_t count) { return (count + LANES - 1) / LANES * LANES; }
 
 INLINE int any(i32x16 mask) {
     int64_t words[LANES / 2], all = 0;
@@ -115,8 +117,9 @@ static void apply_mask(float *logits, int32_t vocabulary, const uint32_t *words)
 
 /* ---- thresholds ---- */
 
+/* The values from `least` on, in the order of their tokens. */
 static struct candidates put_aside(const struct scaled *row, float least, float *room) {
-    struct candidates found = {room, 0};
+    struct candidates found = {room, room + whole_lanes(row->vocabulary), 0};
     for (int32_t i = 0; i < row->vocabulary; i += LANES) {
         const f32x16 part = scaled_part(row, i, row->vocabulary);
         if (!any(part >= splat(least))) continue;
@@ -124,13 +127,20 @@ static struct candidates put_aside(const struct scaled *row, float least, float 
         for (int32_t lane = 0; lane < lanes; lane++)
             if (part[lane] >= least) found.values[found.count++] = part[lane];
     }
+    for (int32_t i = 0; i < found.count; i += LANES) {
+        const f32x16 part = load_part(found.values, i, found.count, -INFINITY);
+        store_floats(found.weights + i, choose(part > splat(LEAST_EXPONENT), exponential(part), splat(0)));
+    }
     return found;
 }
 
 static void keep_above(struct candidates *found, float least) {
     int32_t kept = 0;
     for (int32_t i = 0; i < found->count; i++)
-        if (found->values[i] >= least) found->values[kept++] = found->values[i];
+        if (found->values[i] >= least) {
+            found->values[kept] = found->values[i];
+            found->weights[kept++] = found->weights[i];
+        }
     found->count = kept;
 }
 
@@ -141,20 +151,17 @@ static int descending(const void *a, const void *b) {
 
 static int32_t bin_of(float scaled) { return (int32_t)fminf(-scaled * BINS_PER_UNIT, BINS - 1.0f); }
 
-/* What counts towards a threshold: tokens, or their weights. */
-static double tally(float scaled, int by_weight) { return by_weight ? exp(scaled) : 1.0; }
-
-static double tally_of(const struct candidates *found, int by_weight) {
+static double weight_of(const struct candidates *found) {
     double sum = 0;
-    for (int32_t i = 0; i < found->count; i++) sum += tally(found->values[i], by_weight);
+    for (int32_t i = 0; i < found->count; i++) sum += found->weights[i];
     return sum;
 }
 
-/* The last bin before which less than `target` is tallied, and in `before` that tally. */
+/* The last bin before which less than `target` is tallied, tokens or their weights, and in `before` that tally. */
 static int32_t last_bin_below(const struct candidates *found, int by_weight, double target, double *before) {
     double bins[BINS] = {0}, seen = 0;
     int32_t last = 0;
-    for (int32_t i = 0; i < found->count; i++) bins[bin_of(found->values[i])] += tally(found->values[i], by_weight);
+    for (int32_t i = 0; i < found->count; i++) bins[bin_of(found->values[i])] += by_weight ? found->weights[i] : 1;
     *before = 0;
     for (int32_t bin = 0; bin < BINS && seen < target; bin++)
         if (bins[bin] > 0) {
@@ -164,22 +171,18 @@ static int32_t last_bin_below(const struct candidates *found, int by_weight, dou
     return last;
 }
 
-/* The least value above which less than `target` lies. Moves the values. */
-static float bound_of(struct candidates *found, int by_weight, double target) {
+/* The least value above which less than `target` lies; `room` is for as many values as there are. */
+static float bound_of(const struct candidates *found, int by_weight, double target, float *room) {
     double before;
     const int32_t bin = last_bin_below(found, by_weight, target, &before);
     int32_t count = 0;
     for (int32_t i = 0; i < found->count; i++)
-        if (bin_of(found->values[i]) == bin) {
-            const float value = found->values[i];
-            found->values[i] = found->values[count];
-            found->values[count++] = value;
-        }
-    qsort(found->values, count, sizeof(float), descending);
-    float bound = count ? found->values[0] : -INFINITY;
+        if (bin_of(found->values[i]) == bin) room[count++] = found->values[i];
+    qsort(room, count, sizeof(float), descending);
+    float bound = count ? room[0] : -INFINITY;
     for (int32_t i = 0; i < count && before < target; i++) {
-        bound = found->values[i];
-        before += tally(bound, by_weight);
+        bound = room[i];
+        before += by_weight ? exp(bound) : 1;
     }
     return bound;
 }
@@ -204,17 +207,17 @@ static double total_weight(const struct scaled *row) {
 
 /* The least scaled logit that survives top_k, then top_p, of the candidates; *enough says whether these decide. */
 static float bound_among(struct candidates *found, const struct draw_settings *settings, int32_t top_k, double total,
-                         int *enough) {
+                         float *room, int *enough) {
     float least = -INFINITY;
     *enough = found->count >= top_k;
     if (top_k && *enough) {
-        least = bound_of(found, 0, top_k);
+        least = bound_of(found, 0, top_k, room);
         keep_above(found, least);
     }
     if (settings->top_p >= 1 || !*enough) return least;
-    const double held = tally_of(found, 1), target = (top_k ? held : total) * settings->top_p;
+    const double held = weight_of(found), target = (top_k ? held : total) * settings->top_p;
     *enough = held >= target;
-    return bound_of(found, 1, target);
+    return bound_of(found, 1, target, room);
 }
 
 /* The least scaled logit that survives top_k, then top_p, then min_p. */
@@ -223,12 +226,13 @@ static float find_threshold(const struct scaled *row, const struct draw_settings
     float least = -INFINITY;
     if (top_k || settings->top_p < 1) {
         const double total = top_k ? 0 : total_weight(row);
+        float *sorted = room + 2 * whole_lanes(row->vocabulary);
         int enough;
         struct candidates found = put_aside(row, NEARBY, room);
-        least = bound_among(&found, settings, top_k, total, &enough);
+        least = bound_among(&found, settings, top_k, total, sorted, &enough);
         if (!enough) {
             found = put_aside(row, -INFINITY, room);
-            least = bound_among(&found, settings, top_k, total, &enough);
+            least = bound_among(&found, settings, top_k, total, sorted, &enough);
         }
     }
     return fmaxf(least, settings->log_min_p);
@@ -307,7 +311,7 @@ static void sample_row(const struct draws *draws, int32_t index, float *room) {
 void NAMED(sample_, SET)(void *context, int32_t thread, uint32_t job) {
     struct engine *engine = context;
     const int32_t rows = atomic_load(&engine->num_draws);
-    float *room = engine->candidates + (int64_t)thread * engine->model.head.rows;
+    float *room = engine->candidates + (int64_t)thread * CANDIDATE_FLOATS(engine->model.head.rows);
     for (int32_t row; (row = pool_take(engine->pool, job, 0, 1)) >= 0 && row < rows;) {
         sample_row(&engine->draws, row, room);
         pool_complete(engine->pool, 0, 1);

@@ -21,6 +21,9 @@ struct edit {
     float factor, subtracted, before;
 };
 
+/* Room in which one thread looks for thresholds: values, their weights, and those of one bin to be sorted. */
+#define CANDIDATE_FLOATS(VOCABULARY) (3 * (((int64_t)(VOCABULARY) + 15) / 16 * 16))
+
 struct draws {
     float *logits; /* [num_rows, vocabulary], overwritten */
     const struct draw_settings *settings;

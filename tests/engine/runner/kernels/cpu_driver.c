@@ -55,7 +55,7 @@ void drive_draws(const struct draws *draws, int32_t threads) {
     struct engine *engine = calloc(1, sizeof *engine);
     engine->model.head.rows = draws->vocabulary;
     engine->pool = pool_create(threads, 1, NULL);
-    engine->candidates = malloc(threads * draws->vocabulary * sizeof(float));
+    engine->candidates = malloc(threads * CANDIDATE_FLOATS(draws->vocabulary) * sizeof(float));
     engine->sample = NAMED(sample_, SET);
     engine_sample(engine, draws);
     engine_destroy(engine);
@@ -137,6 +137,17 @@ static void run_batch(struct engine *engine, const int32_t *lengths, int32_t cou
     engine_step(engine, &batch);
 }
 
+/* A token for each row of logits, with settings that need every part of a draw. */
+static void draw_tokens(struct engine *engine, float *logits, int32_t count, int64_t *tokens) {
+    struct draw_settings settings[16];
+    float logprobs[2 * 16];
+    for (int32_t i = 0; i < count; i++)
+        settings[i] = (struct draw_settings){
+            .seed = 7, .top_p = 0.9, .top_k = 50, .temperature = 0.7f, .log_min_p = -9, .wants_logprob = 1};
+    const struct draws draws = {logits, settings, NULL, NULL, NULL, tokens, logprobs, count, VOCABULARY};
+    engine_sample(engine, &draws);
+}
+
 int main(int argc, char **argv) {
     const int32_t threads = argc > 1 ? atoi(argv[1]) : 4, lengths[] = {1, 9, 180, 100};
     struct layer layers[LAYERS] = {random_layer(0), random_layer(1)};
@@ -147,12 +158,15 @@ int main(int argc, char **argv) {
     struct engine *engine = engine_create(&model, threads, NULL, SET_ID);
     if (!engine) return 3;
     float together[4 * VOCABULARY], alone[VOCABULARY];
+    int64_t tokens[4], token;
     int different = 0;
     for (int32_t round = 0; round < 3; round++) {
         run_batch(engine, lengths, 4, round, together);
+        draw_tokens(engine, together, 4, tokens);
         for (int32_t i = 0; i < 4; i++) {
             run_batch(engine, &lengths[i], 1, round + i * 7, alone);
-            different += memcmp(alone, together + i * VOCABULARY, sizeof alone) != 0;
+            draw_tokens(engine, alone, 1, &token);
+            different += memcmp(alone, together + i * VOCABULARY, sizeof alone) || token != tokens[i];
         }
     }
     engine_destroy(engine);

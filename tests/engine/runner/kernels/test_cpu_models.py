@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import EngineConfig
+from engine.config import ConfigError, EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sampling_params import SamplingParams
 from engine.core.sequence import Sequence
@@ -87,7 +89,7 @@ def test_blocks_that_hold_no_whole_runs_of_positions_are_left_to_torch(tmp_path:
     path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
     lines: list[str] = []
     settings = EngineConfig(device="cpu", kv_cache_mib=8, num_threads=1, block_size=8)
-    runner = ModelRunner.load(open_model(str(path)), settings, lines.append)
+    runner = load_runner(open_model(str(path)), settings, lines.append)
     assert "a block must hold a multiple of 16 tokens" in lines[0]
     assert len(Driver(runner).step((make_sequence([5, 6, 7]), 3))) == 1
 
@@ -183,3 +185,32 @@ def test_greedy_requests_agree_with_a_sampler_of_any_kind(tmp_path: Path) -> Non
     biased = driver.add(make_sequence([5, 9, 44], SamplingParams(temperature=0, logit_bias={7: 100.0})))
     tokens = driver.step((plain, 3), (biased, 3))
     assert tokens[1].token_id == 7 != tokens[0].token_id
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to be pinned to")
+def test_pinned_threads_stay_on_cpus_of_their_own_and_the_caller_is_let_go_in_the_end(tmp_path: Path) -> None:
+    path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
+
+    def places() -> dict[int, set[int]]:
+        tasks = (int(path.name) for path in Path("/proc/self/task").iterdir())
+        return {task: os.sched_getaffinity(task) for task in tasks}
+
+    def load_on_a_thread_of_its_own() -> tuple[set[int], dict[int, set[int]], set[int]]:
+        before = places()
+        runner = load(open_model(str(path)), **{**KERNELS, "num_threads": 2, "pin_threads": True})
+        pinned, started = os.sched_getaffinity(0), {task: cpus for task, cpus in places().items() if task not in before}
+        assert len(Driver(runner).step((make_sequence([5, 6, 7]), 3))) == 1
+        runner.close()
+        return pinned, started, os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as thread:
+        pinned, started, after = thread.submit(load_on_a_thread_of_its_own).result()
+    assert after == os.sched_getaffinity(0)
+    assert len(pinned) == 1
+    assert [cpus for cpus in started.values() if len(cpus) == 1] == [os.sched_getaffinity(0) - pinned]
+
+
+def test_threads_are_pinned_on_the_kernels_alone(tmp_path: Path) -> None:
+    path = save_gguf(make_reference(**SIZES), tmp_path / "model.gguf", "Q4_1")
+    with pytest.raises(ConfigError, match="--pin-threads is for the compiled kernels"):
+        load(open_model(str(path)), pin_threads=True)
