@@ -38,10 +38,12 @@ struct worker {
     int32_t thread, phase, first, end; /* first .. end: the items in hand */
 };
 
-/* Report the items in hand as computed and take the next ones; whether there are any. */
+/* Report the items in hand as computed and take the next ones; whether there are any. A thread gets a phase in two runs:
+ * memory reads long ones best, and who was held up leaves its second to others.
+ */
 static int next_items(struct worker *w, int32_t count) {
     struct pool *pool = w->step->engine->pool;
-    const int32_t even = count / (8 * pool_size(pool)), size = even < 1 ? 1 : even > 64 ? 64 : even;
+    const int32_t even = count / (2 * pool_size(pool)), size = even < 1 ? 1 : even > 64 ? 64 : even;
     if (w->end > w->first) pool_complete(pool, w->phase, w->end - w->first);
     w->first = pool_take(pool, w->job, w->phase, size);
     if (w->first < 0 || w->first >= count) return w->first = w->end = 0;
