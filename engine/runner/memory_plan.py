@@ -86,7 +86,7 @@ def plan_memory(
         block_bytes=block_bytes,
         num_blocks=num_blocks,
         block_size=config.block_size,
-        max_model_len=_fitting_len(config, wanted_len, num_blocks, block_bytes),
+        max_model_len=_fitting_len(config, device, wanted_len, num_blocks, block_bytes),
     )
 
 
@@ -102,16 +102,18 @@ def _kv_bytes(config: EngineConfig, device: str, rest: int, one_sequence: int) -
     return rest if device == "cuda" else min(rest, max(_CPU_KV_MIB * _MIB, one_sequence))
 
 
-def _fitting_len(config: EngineConfig, wanted_len: int, num_blocks: int, block_bytes: int) -> int:
+def _fitting_len(config: EngineConfig, device: str, wanted_len: int, num_blocks: int, block_bytes: int) -> int:
     fitting = num_blocks * config.block_size
     if wanted_len <= fitting:
         return wanted_len
     if config.max_model_len is None and fitting > 0:
         return fitting
     needed = -(-(-(-wanted_len // config.block_size) * block_bytes) // _MIB)
+    measured = device == "cuda" and config.kv_cache_mib is None
+    remedy = "a higher --gpu-memory-utilization" if measured else f"--kv-cache-mib {needed} or more"
     raise ModelLoadError(
-        f"the KV cache holds {fitting:,} tokens, but a sequence may have {wanted_len:,}: give --kv-cache-mib {needed} "
-        f"or more, or a lower --max-model-len"
+        f"the KV cache holds {fitting:,} tokens, but a sequence may have {wanted_len:,}: give {remedy}, "
+        f"or a lower --max-model-len"
     )
 
 

@@ -65,6 +65,11 @@ def test_a_length_asked_for_that_does_not_fit_is_refused_with_the_size_needed() 
     assert plan(kv_cache_mib=90, max_model_len=4096).max_model_len == 4096
 
 
+def test_on_a_gpu_the_share_of_its_memory_is_what_can_be_raised() -> None:
+    with pytest.raises(ModelLoadError, match=r"holds \d+ tokens, .* 8,192: give a higher --gpu-memory-utilization"):
+        plan("cuda", available_mib=19_000, gpu_memory_utilization=0.071, max_model_len=8192)
+
+
 def test_a_length_beyond_the_models_context_is_refused() -> None:
     with pytest.raises(ModelLoadError, match=r"--max-model-len 9000 exceeds the model's context of 8192 tokens"):
         plan(max_model_len=9000)

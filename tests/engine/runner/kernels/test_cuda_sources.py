@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.runner.kernels import cuda_attention, cuda_sampler
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, FOLDER, SAMPLE_ROWS, KernelSource, paged_attention
+from tests.engine.runner.kernels import cubin
 
 ARCHITECTURES = (80, 90, 100, 120)
+REGISTERS_A_BLOCK, SHARED_BYTES_A_BLOCK = 65_536, 48 * 1024  # of all of them, without asking for more
+THREADS = {"apply_bitmask": 1024, "sample_rows": 1024, "attend_parts": 128, "combine_parts": 128}
 SOURCES = [
     APPLY_BITMASK,
     SAMPLE_ROWS,
@@ -25,7 +29,9 @@ def named(source: KernelSource) -> str:
     return " ".join((source.file_name, *source.defines))
 
 
-def test_every_source_is_compiled_here() -> None:
+def test_every_source_is_compiled_here_for_the_threads_that_are_launched() -> None:
+    assert {THREADS[kernel] for kernel in ("apply_bitmask", "sample_rows")} == {cuda_sampler._THREADS}
+    assert {THREADS[kernel] for kernel in ("attend_parts", "combine_parts")} == {cuda_attention._THREADS}
     assert {source.file_name for source in SOURCES} == {path.name for path in FOLDER.glob("*.cu")}
 
 
@@ -36,7 +42,7 @@ def test_a_source_holds_each_header_once_and_no_include_is_left() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=named)
-def test_a_source_compiles_without_a_gpu_for_every_architecture(source: KernelSource) -> None:
+def test_a_source_compiles_without_a_gpu_and_fits_into_a_block_of_every_architecture(source: KernelSource) -> None:
     nvrtc = pytest.importorskip("cupy", reason="cupy is not installed", exc_type=ImportError).cuda.nvrtc
     try:
         nvrtc.getVersion()
@@ -49,8 +55,13 @@ def test_a_source_compiles_without_a_gpu_for_every_architecture(source: KernelSo
         except nvrtc.NVRTCError:
             pytest.fail(nvrtc.getProgramLog(program))
         image = nvrtc.getCUBIN(program)
-        assert all(kernel.encode() in image for kernel in source.kernels)
         nvrtc.destroyProgram(program)
+        found = cubin.registers(image)
+        assert set(found) == set(source.kernels)
+        for kernel, count in found.items():
+            given = -(-count // 8) * 8  # registers are given by eights
+            assert 0 < given * THREADS[kernel] <= REGISTERS_A_BLOCK, f"{kernel} on sm_{architecture}"
+            assert cubin.shared_bytes(image, kernel) <= SHARED_BYTES_A_BLOCK
 
 
 def test_the_sampler_and_attention_fit_into_the_registers_of_a_block(tmp_path: Path) -> None:
