@@ -169,9 +169,10 @@ class Preparer:
             converted = request.convert(self.config.options)
             token_ids = self.encoding.encode_packed(converted.conversation)
             image_sources = self._image_sources(converted.conversation)
-            max_tokens: int | MaxTokens = converted.max_tokens
+            limit = converted.max_tokens
+            max_tokens: int | MaxTokens = limit
             if not image_sources:
-                max_tokens = converted.max_tokens.resolve(len(token_ids) // TOKEN_ID_BYTES, self.config.context_limit)
+                max_tokens = limit.resolve(len(token_ids) // TOKEN_ID_BYTES, self.config.context_limit)
         except ConversionError as error:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:

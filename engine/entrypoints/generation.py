@@ -40,6 +40,7 @@ from recipe.prepare import PreparedRequest, RejectedRequest
 from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
 
+_QUEUE, _PREFILL, _DECODE, _GENERATE = Phase.QUEUE, Phase.PREFILL, Phase.DECODE, Phase.GENERATE
 _YES = frozenset({"1", "true", "on", "yes"})
 
 
@@ -268,15 +269,15 @@ class GenerationHandler:
         number = chunk.token_count or len(chunk.token_ids or ())
         if number:
             trace.completion_tokens += number
-            gap_s = lifeline.enter(Phase.DECODE if trace.stream else Phase.GENERATE)
+            gap_s = lifeline.enter(_DECODE if trace.stream else _GENERATE)
             if lifeline.first_token_at is None:
                 lifeline.first_token_at = lifeline.since
                 self._telemetry.metrics.first_token.observe(lifeline.since - lifeline.opened_at)
             elif trace.stream:
                 self._telemetry.metrics.inter_token.observe(gap_s)
-        elif chunk.prompt_usage is not None and lifeline.phase is Phase.QUEUE and exchange.permit is not None:
+        elif chunk.prompt_usage is not None and lifeline.phase is _QUEUE and exchange.permit is not None:
             exchange.permit.start()
-            lifeline.enter(Phase.PREFILL)
+            lifeline.enter(_PREFILL)
             self._note_prompt(exchange, chunk)
 
     @staticmethod

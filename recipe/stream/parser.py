@@ -142,6 +142,12 @@ class OutputParser:
         for piece, logprobs in self._pending.release(self._pending.length):
             self._emit(piece, logprobs)
 
+    def close(self) -> None:
+        """Let go of what holds the parser in turn, and would have to wait for the garbage collector with it."""
+        self._attempt = None
+        self._waiting.clear()
+        del self._calls, self._emit
+
     @property
     def stage(self) -> Stage:
         """What the text at this point is."""

@@ -60,15 +60,15 @@ class ParsingOptions:
         prompt_opens_reasoning: bool = True,
         single_call: bool = False,
     ) -> None:
-        self.parse_tool_calls = parse_tool_calls
-        self.starts_in_tool_calls = starts_in_tool_calls
-        self.parse_json_output = parse_json_output
+        self._parse_tool_calls = _checked_bool(parse_tool_calls)
+        self._starts_in_tool_calls = _checked_bool(starts_in_tool_calls)
+        self._parse_json_output = _checked_bool(parse_json_output)
         self.thinking_initial_stage = thinking_initial_stage
-        self.stop_sequences = () if stop_sequences is None else stop_sequences
+        self._stop_sequences = () if stop_sequences is None else _checked_stops(stop_sequences)
         self.special_tokens = SpecialTokens() if special_tokens is None else special_tokens
         self.markup = markup
-        self.prompt_opens_reasoning = prompt_opens_reasoning
-        self.single_call = single_call
+        self._prompt_opens_reasoning = _checked_bool(prompt_opens_reasoning)
+        self._single_call = _checked_bool(single_call)
 
     @property
     def parse_tool_calls(self) -> bool:

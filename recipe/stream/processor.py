@@ -123,7 +123,9 @@ class StreamProcessor(Generic[ChunkT]):
 
     def close(self) -> None:
         """Release the state of the stream; it can no longer complete."""
-        self._state = _CLOSED
+        if self._state is not _CLOSED:
+            self._state = _CLOSED
+            self._parser.close()
 
     def _require(self, *allowed: _State) -> None:
         if self._state not in allowed:

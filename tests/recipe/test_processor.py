@@ -1,5 +1,6 @@
 """The life of a stream: what opens, ends and breaks it, and what it costs."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -149,3 +150,18 @@ def test_parsing_options_decide_the_stage_the_output_starts_in() -> None:
     stream = Stream("messages", parsing, thinking=OFF)
     assert [event["type"] for event in stream.push("why")][-1] == "content_block_delta"
     assert stream.whole()["content"] == [{"type": "thinking", "thinking": "why", "signature": ""}]
+
+
+@pytest.mark.parametrize("stage", [None, ThinkingInitialStage.ReasoningStart])
+def test_a_closed_stream_leaves_nothing_to_the_garbage_collector(stage: ThinkingInitialStage | None) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        stream = processor(thinking_initial_stage=stage)
+        stream.push(READY)
+        stream.push(InferenceChunk.text("some text", 2))
+        stream.close()
+        del stream
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
