@@ -204,7 +204,8 @@ def _blocks_of(items: Items[ScheduledSequence], size: int) -> Blocks:
 def _blocks_in(tables: Any, ends: Any, size: int) -> Blocks:
     """The blocks in the rows of `tables` `[B, W]` up to the tokens `ends` `[B]`."""
     counts = -(-ends // size)
-    return Blocks(_indptr(counts), tables[np.arange(tables.shape[1]) < counts[:, None]], _last(ends, size))
+    used = tables[:, : counts.max()]
+    return Blocks(_indptr(counts), used[np.arange(used.shape[1]) < counts[:, None]], _last(ends, size))
 
 
 def _indptr(counts: Any) -> Any:

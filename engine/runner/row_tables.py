@@ -31,27 +31,27 @@ class RowTables:
         self._spare = spare
         self._rows = [_Row() for _ in range(num_rows)]
 
-    def update(self, items: Items[ScheduledSequence], bucket: int) -> bool:
-        """Have the first `bucket` rows hold `items` and then nobody; whether anything has changed."""
-        changed = False
-        for row in range(bucket):
-            sequence = items[row].sequence if row < len(items) else None
-            changed = self._update_row(row, sequence) or changed
-        return changed
+    def update(self, items: Items[ScheduledSequence], bucket: int) -> int:
+        """Have the first `bucket` rows hold `items` and then nobody.
 
-    def _update_row(self, row: int, sequence: Sequence | None) -> bool:
+        Returns how many columns have to be looked at to see every change: 0 where there is none.
+        """
+        sequences = [item.sequence for item in items] + [None] * (bucket - len(items))
+        return max(self._update_row(row, sequence) for row, sequence in enumerate(sequences))
+
+    def _update_row(self, row: int, sequence: Sequence | None) -> int:
         held = self._rows[row]
         if sequence is None:
             if held.sequence is None:
-                return False
+                return 0
             self.array[row, 0] = self._spare
             self._rows[row] = _Row()
-            return True
+            return 1
         blocks = sequence.block_table
         kept = held.sequence is sequence and held.num_preemptions == sequence.num_preemptions
         first = held.num_blocks if kept else 0
         if first == len(blocks):
-            return False
+            return 0
         self.array[row, first : len(blocks)] = blocks[first:]
         self._rows[row] = _Row(sequence, sequence.num_preemptions, len(blocks))
-        return True
+        return len(blocks)

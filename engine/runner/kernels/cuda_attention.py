@@ -152,5 +152,6 @@ class KernelDecodes:
                 limits[place] = np.maximum(limits[0] - window, 0)
         device = self._limits.device
         self._limits[:, :bucket].copy_(to_device(limits, device))
-        if self._host.update(items, bucket):
-            self._tables[:bucket].copy_(to_device(self._host.array[:bucket], device))
+        if width := self._host.update(items, bucket):
+            changed = np.ascontiguousarray(self._host.array[:bucket, :width])
+            self._tables[:bucket, :width].copy_(to_device(changed, device))
