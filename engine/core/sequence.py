@@ -8,8 +8,9 @@ token IDs and keeps what it needs between steps in `sampler_state`. Two counters
                              num_computed_tokens ^          num_tokens ^
 
 When `num_computed_tokens` reaches `num_tokens`, the logits of the last token give the next one. Once it was drawn and
-until it was read, it is there as `UNKNOWN_TOKEN`; the next step may be launched all the same. Preemption sets it back
-to zero and keeps the tokens: the sequence is prefilled again, prompt and completion alike.
+until it was read, it is there as `UNKNOWN_TOKEN`; the next step may be launched all the same. Tokens that a grammar
+forces behind a drawn one come with it, and are computed with it. Preemption sets the counter back to zero and keeps the
+tokens: the sequence is prefilled again, prompt and completion alike.
 """
 
 from __future__ import annotations
