@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine.config import ConfigError
@@ -35,6 +36,20 @@ def cpus_to_pin(num_threads: int, system: Path = SYSTEM) -> list[int]:
     if num_threads > len(cpus):
         raise ConfigError(f"--pin-threads needs a CPU for each of {num_threads} threads, and {len(cpus)} may be used")
     return cpus[:num_threads]
+
+
+@contextmanager
+def staying_on(cpu: int | None) -> Iterator[None]:
+    """Keep the calling thread on `cpu` meanwhile, if one is given; threads that it starts later run anywhere."""
+    if cpu is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _cpus_by_core(system: Path) -> list[list[int]]:

@@ -7,7 +7,6 @@ sample   logits, settings, bitmask -> tokens, by the same library
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -44,17 +43,12 @@ class CpuRunner:
     most_prompt_tokens: int | None = 128  # that many go through the layers together (SLICE_ROWS)
 
     def __init__(self, model: CompiledLlama, plan: MemoryPlan) -> None:
-        """The calling thread is the one that will compute: where threads are pinned, it is pinned here."""
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         self.description = f"cpu, bfloat16, {model.instruction_set}"
         self._model: CompiledLlama | None = model
         self._sampler: CpuSampler | None = CpuSampler(model.vocab_size, model.sample)
         model.bind(KVPages(model.kv_shape, plan.num_blocks, plan.block_size), plan.block_size)
-        self._cpus_before: set[int] | None = None
-        if model.cpus is not None:
-            self._cpus_before = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, model.cpus[:1])
 
     @classmethod
     def load(cls, files: ModelFiles, config: EngineConfig, say: Callable[[str], None]) -> CpuRunner | None:
@@ -97,11 +91,8 @@ class CpuRunner:
         return pending
 
     def close(self) -> None:
-        """Release model and KV cache, and let this thread run where it did. Idempotent."""
+        """Release model and KV cache. Idempotent."""
         self._model = self._sampler = None
-        if self._cpus_before is not None:
-            os.sched_setaffinity(0, self._cpus_before)
-            self._cpus_before = None
 
     def step(self, batch: SchedulerOutput) -> None:
         """Compute `batch` to its end; nobody wants its tokens."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from engine.core.scheduler_output import SchedulerOutput
+from engine.runner.cores import staying_on
 from engine.runner.kernels.cpu_library import INSTRUCTION_SETS, PHASES, Batch, Draws, Layer, Matrix, Model
 from engine.runner.kernels.cpu_weights import PackedWeights, check_shape
 from engine.runner.kv_pages import KVPages
@@ -47,7 +48,7 @@ class CompiledLlama:
     """A model on the CPU library. `weight_bytes` is known at once; `load` reads the weights, `bind` ties it to a cache.
 
     `instruction_set` is one of those the library was built for, the best of them by default. With `cpus`, one for each
-    of `threads`, the library's threads stay on theirs; the first is for the caller, who pins himself.
+    of `threads`, every thread stays on its own; the first is the calling thread's while it computes.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class CompiledLlama:
         self.kv_shape = self.config.kv_shape(BFLOAT16_BITS)
         self.instruction_set = instruction_set or INSTRUCTION_SETS[library.best_set()]
         self._library, self.threads, self.cpus = library, threads, cpus
+        self._own_cpu = None if cpus is None else cpus[0]
         found = ModelTensors(self.config, tensors)
         self._scale = self.config.head_dim**-0.5 * rope_magnitude(config) ** 2  # queries and keys both grow
         self._frequencies = np.ascontiguousarray(model_frequencies(config, self.config, found), np.float32)
@@ -124,14 +126,16 @@ class CompiledLlama:
             raise RuntimeError("the model is bound to no cache yet")
         arrays = self._batch.fill(batch)
         logits = np.empty((len(arrays.sampling_rows), self.vocab_size), np.float32)
-        self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.ctypes.data)))
+        with staying_on(self._own_cpu):
+            self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.ctypes.data)))
         return logits
 
     def sample(self, draws: Draws) -> None:
         """Draw the tokens that `draws` asks for, on the threads of the model."""
         if self._engine is None:
             raise RuntimeError("the model is bound to no cache yet")
-        self._library.engine_sample(self._engine, ctypes.byref(draws))
+        with staying_on(self._own_cpu):
+            self._library.engine_sample(self._engine, ctypes.byref(draws))
 
     def phase_seconds(self) -> dict[str, float]:
         """Seconds spent in each phase of the steps so far."""
