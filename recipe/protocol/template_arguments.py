@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recipe.errors import ConversionError
 from recipe.json_value import JsonValue
-from recipe.protocol.extension_fields import ExtensionFields
+from recipe.protocol.extension_fields import NO_FIELDS, ExtensionFields
 from recipe.request import ConversionOptions, ModelVersion
 
 _SWITCHES = ("enable_thinking", "thinking")
@@ -27,7 +27,7 @@ _RESERVED = frozenset(
 
 def thinking_switch(fields: ExtensionFields, options: ConversionOptions) -> bool | None:
     """What the extension fields say of thinking, `enable_thinking` before the variables; None is nothing."""
-    if not options.extensions.template_arguments:
+    if fields is NO_FIELDS or not options.extensions.template_arguments:
         return None
     if fields.enable_thinking is not None:
         return fields.enable_thinking
