@@ -146,9 +146,12 @@ class Planned:
         if self._copied is not None:
             self._copied.synchronize()
         self.wrapper.plan(*arguments, **settings)
-        if self._is_gpu:
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
+        self._copied = self._mark() if self._is_gpu else None
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
 
 class FlashInferDecodes:

@@ -1,0 +1,146 @@
+"""A model loaded and run as on a GPU, from the first plan to the last token, on a GPU that is the CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from engine.backend import EngineRequest
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
+from engine.core.sampling_params import SamplingParams
+from engine.runner import attention_choice, flashinfer_attention, memory_profile, model_runner
+from engine.runner.kernels import cuda_path
+from engine.runner.model_runner import ModelRunner
+from engine.runner.weights.errors import ModelLoadError
+from engine.runner.weights.model_files import ModelFiles, open_model
+from tests.engine.runner import fake_flashinfer
+from tests.engine.runner.fake_gpu import FakeGpu, ImmediateLane
+from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
+from tests.engine.runner.small_models import make_reference, save_directory
+from tests.engine.runner.test_gpu_path import check_greedy
+from tests.engine.runner.test_graph_runner import FakeGraphs
+from tests.engine.runner.test_memory_profile import MIB, FakeMemory
+
+SETTINGS: dict[str, Any] = {
+    "device": "cuda",
+    "dtype": "float16",
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 24,
+    "gpu_memory_utilization": 0.04,
+    "block_size": 8,
+    "max_model_len": 64,
+}
+
+
+class Gpu:
+    """What of a GPU is looked at: its memory, of which nothing is taken, and the graphs it recorded."""
+
+    def __init__(self, libraries: Path) -> None:
+        self.memory, self.graphs, self.lines = FakeMemory(weights=4 * MIB, cached=0), FakeGraphs(), list[str]()
+        self.shim = Shim(libraries, threads=128)
+
+    def load(self, files: ModelFiles, **settings: Any) -> ModelRunner:
+        return ModelRunner.load(files, EngineConfig(**SETTINGS | settings), self.lines.append)
+
+    def saying(self, beginning: str) -> list[str]:
+        return [line for line in self.lines if line.startswith(beginning)]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> Gpu:
+    require_cpp_compiler()
+    found = Gpu(libraries)
+    monkeypatch.setattr(model_runner, "resolve_device", lambda name: FakeGpu())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Fake GPU")
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: found.shim)
+    for module in (cuda_path, model_runner):
+        monkeypatch.setattr(module, "CudaLane", ImmediateLane)
+    for module in (memory_profile, model_runner):
+        monkeypatch.setattr(module, "CudaMemory", lambda device: found.memory)
+    monkeypatch.setattr(memory_profile, "available_memory", lambda device: found.memory.free_and_total()[0])
+    monkeypatch.setattr(model_runner, "CudaGraphs", lambda: found.graphs)
+    monkeypatch.setattr(flashinfer_attention.Planned, "_mark", lambda self: None)
+    monkeypatch.setattr(flashinfer_attention, "_WORKSPACE_BYTES", 4096)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference() -> PreTrainedModel:
+    return make_reference(hidden_size=128, head_dim=64, num_attention_heads=4, num_key_value_heads=2)
+
+
+@pytest.fixture
+def files(reference: PreTrainedModel, tmp_path: Path) -> ModelFiles:
+    return open_model(str(save_directory(reference, tmp_path)))
+
+
+def run(runner: ModelRunner) -> list[Any]:
+    core = EngineCore(runner, EngineConfig(**SETTINGS))
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    prompts = [[5 + index, *range(40, 43 + 9 * index)] for index in range(4)]
+    sequences = [core.add_request(EngineRequest(str(i), prompt, params)) for i, prompt in enumerate(prompts)]
+    while core.has_work:
+        core.step()
+    return sequences
+
+
+@pytest.mark.parametrize("attention", ["kernel", "flashinfer", "sdpa"])
+def test_each_way_to_attend_gives_the_tokens_of_the_reference(
+    gpu: Gpu, files: ModelFiles, reference: PreTrainedModel, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
+    runner = gpu.load(files, attention=attention)
+    assert runner.runs_ahead
+    assert runner.replays_graphs is (attention != "sdpa")
+    sequences = run(runner)
+    assert (gpu.graphs.num_replays > 0) is (attention != "sdpa")
+    for sequence in sequences:
+        check_greedy(reference, sequence)
+
+
+def test_each_phase_is_told_and_the_cache_gets_what_was_measured(gpu: Gpu, files: ModelFiles) -> None:
+    runner = gpu.load(files)
+    assert [line.split(":")[0] for line in gpu.lines] == [
+        "weights",
+        "GPU kernels",
+        "attention",
+        "memory",
+        "CUDA graphs",
+        "warm-up",
+    ]
+    assert "float16 on Fake GPU" in gpu.lines[0]
+    bytes_a_block = 8 * 3 * 2 * 64 * 2 * 2  # tokens, layers, KV heads, numbers, bytes, keys and values
+    left = (20_000 * 4 // 100 - 700 - 4) * MIB - memory_profile.graph_bytes(EngineConfig(**SETTINGS), 160)
+    assert runner.num_blocks == left // bytes_a_block
+
+
+def test_eager_means_no_graphs(gpu: Gpu, files: ModelFiles) -> None:
+    runner = gpu.load(files, enforce_eager=True)
+    assert not runner.replays_graphs and not gpu.saying("CUDA graphs")
+    assert gpu.graphs.num_captured == 0
+    run(runner)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(gpu: Gpu, files: ModelFiles) -> None:
+    gpu.memory.others = 20_000 * MIB - 4 * MIB
+    with pytest.raises(ModelLoadError, match="the model does not fit"):
+        gpu.load(files)
+    assert not gpu.saying("weights")
+
+
+def test_kernels_that_fail_leave_all_to_torch(
+    gpu: Gpu, files: ModelFiles, reference: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: None)
+    monkeypatch.setattr(attention_choice, "attends_alike", lambda *arguments: pytest.fail("nothing is to be tried"))
+    runner = gpu.load(files)
+    assert gpu.saying("attention") == ["attention: SDPA over gathered blocks; the GPU kernels cannot be used here"]
+    for sequence in run(runner):
+        check_greedy(reference, sequence)
