@@ -51,10 +51,11 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 FRONT_PATH = "/inference/v1/generate"
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
 CALLS = {
-    "hermes": r'<tool_call>\n\{"name": "add", "arguments": \{\s*"n"\s*:\s*-?\d+\s*\}\}\n</tool_call>',
-    "deepseek-v4.1": r'\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="add">\s*<｜DSML｜ parameter name="n" string="false'
-    r'">\s*-?\d+\s*</｜DSML｜ parameter>\s*</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+    "hermes": r'<tool_call> \{ "name" : "add" , "arguments" : \{ "n" : -?\d+ \} \} </tool_call>',
+    "deepseek-v4.1": '<｜DSML｜&calls> <｜DSML｜&invoke&name="add"> <｜DSML｜&parameter&name="n"&string="false"> '
+    r"-?\d+ </｜DSML｜&parameter> </｜DSML｜&invoke> </｜DSML｜&calls>",
 }
+"""How a call is written: a space stands for any white space, & for one space."""
 
 
 class CheckFailed(Exception):
@@ -230,14 +231,18 @@ async def other_constraints(bench: Bench, options: argparse.Namespace) -> str:
 
 
 async def tool_calls(bench: Bench, options: argparse.Namespace) -> str:
-    for markup, pattern in CALLS.items():
+    has_dsml = bench.tokenizer.inner.token_to_id("｜DSML｜") is not None
+    writes_dsml = has_dsml or bench.kind != "self"  # our own engine writes it with that token only
+    tried = [name for name in CALLS if name == "hermes" or writes_dsml]
+    for markup in tried:
         wanted = {"kind": "tool_call_required", "schema": json.dumps(TOOLS), "tool_markup": markup}
         asked = {"output_constraint": wanted | {"single_call": True}, "max_tokens": 200}
         text = await bench.text_through_front("Call add with n=3.\n", **asked)
-        expect(re.fullmatch(pattern, text) is not None, f"{text!r} is no call in the markup {markup}")
+        spaced = CALLS[markup].replace(" ", r"\s*").replace("&", " ")
+        expect(re.fullmatch(spaced, text.strip()) is not None, f"{text!r} is no call in the markup {markup}")
         free = {"output_constraint": wanted | {"kind": "tool_call"}}
         expect(bool(await bench.text_through_front("Tell me", **free)), "a grammar for calls lets no text through")
-    return f"one call each in {', '.join(CALLS)}; text where no call is wanted"
+    return f"one call each in {', '.join(tried)}; text where no call is wanted"
 
 
 async def biases(bench: Bench, options: argparse.Namespace) -> str:

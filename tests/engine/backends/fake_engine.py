@@ -18,6 +18,9 @@ from typing import Any
 from aiohttp import web
 
 EOS = 2
+DEATH = {
+    "error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}
+}
 REFUSAL = {"error": {"message": "fake refusal", "type": "BadRequestError", "param": None, "code": 400}}
 
 
@@ -134,7 +137,7 @@ class FakeEngine:
             if number == 2 and fault == "late":
                 return self.cut(request, response)
             if number == 2 and fault == "late_error":
-                event = {"error": {"message": "EngineCore died", "code": 500}}
+                event = DEATH
             if number == 2 and fault == "short":
                 return response
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")

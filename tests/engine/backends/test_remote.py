@@ -141,6 +141,8 @@ async def test_constraints_become_the_engines_own_fields() -> None:
         await play(vllm, constraint=await vllm.compile(schema))
         await play(sglang, constraint=await sglang.compile(schema))
         choice = await sglang.compile(OutputConstraint("choice", '["a.b", "c"]'))
+        with pytest.raises(ConstraintRefusedError, match="EBNF"):
+            await sglang.compile(OutputConstraint("grammar", 'start: "a"'))
         with pytest.raises(ConstraintRefusedError, match="llama3"):
             await vllm.compile(OutputConstraint("tool_call", "[]", tool_markup="llama3"))
     assert engine.bodies[0]["sampling_params"]["structured_outputs"] == {"json": {"type": "integer"}}

@@ -68,6 +68,7 @@ def test_what_binds_from_the_first_token_on_is_a_plain_field(
         (OutputConstraint("tool_call", "[]", tool_markup="hermes"), "no tool"),
         (OutputConstraint("tool_call", "[1]", tool_markup="hermes"), "tools"),
         (tool_call("tool_call_required", "mistral"), "mistral"),
+        (OutputConstraint("grammar", 'start: "a"', begins_after="</think>"), "EBNF"),
     ],
 )
 def test_what_cannot_be_said_is_refused_by_name(constraint: OutputConstraint, named: str) -> None:
