@@ -265,7 +265,7 @@ class GenerationHandler:
 
     def _note(self, exchange: Exchange, chunk: InferenceChunk) -> None:
         """Take a chunk into the accounts: phase, times, tokens."""
-        trace, lifeline = exchange.trace, exchange.lifeline
+        trace, lifeline = exchange.trace, exchange.trace.lifeline
         number = chunk.token_count or len(chunk.token_ids or ())
         if number:
             trace.completion_tokens += number
