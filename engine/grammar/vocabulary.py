@@ -13,6 +13,11 @@ from collections.abc import Iterable
 import msgspec
 from llguidance import LLTokenizer
 
+# Tokens that a mask takes or leaves as a whole: blanks, and text of a JSON string up to some length. There are
+# more lengths than by default, as a string of bounded length meets them all on its way.
+_STRING_LENGTHS = ("{1,5}", "{1,10}", "{1,20}", "{1,30}", "+")
+_SLICES = [r"[\x20\x0A\x0D\x09]+", *(rf'[^"\\\x00-\x1F\x7F]{length}' for length in _STRING_LENGTHS)]
+
 
 class Vocabulary:
     """A model's tokens. `vocab_size` is the width of its logits.
@@ -28,7 +33,8 @@ class Vocabulary:
         content["added_tokens"] = added
         eos = sorted(token for token in eos_token_ids if token < vocab_size)
         self.vocab_size = vocab_size
-        self.tokenizer = LLTokenizer(msgspec.json.encode(content).decode(), n_vocab=vocab_size, eos_token=eos or None)
+        text = msgspec.json.encode(content).decode()
+        self.tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=eos or None, slices=_SLICES)
         self.eos_token_ids = frozenset(self.tokenizer.eos_tokens)
         self._markers = {token["content"]: token["id"] for token in added if token["special"]}
         self._marker_ids = frozenset(self._markers.values())
