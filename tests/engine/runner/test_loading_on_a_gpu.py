@@ -19,6 +19,8 @@ from engine.runner.kernels import cuda_path
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.model_files import ModelFiles, open_model
+from scripts import gpu_check, gpu_check_place
+from scripts.gpu_check_place import Failed, Place
 from tests.engine.runner import fake_flashinfer
 from tests.engine.runner.fake_gpu import FakeGpu, ImmediateLane
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
@@ -144,3 +146,25 @@ def test_kernels_that_fail_leave_all_to_torch(
     assert gpu.saying("attention") == ["attention: SDPA over gathered blocks; the GPU kernels cannot be used here"]
     for sequence in run(runner):
         check_greedy(reference, sequence)
+
+
+def test_the_items_of_the_gpu_check_that_need_a_gpu_are_checked_on_one(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check_place, "BATCHES", (1, 8))
+    monkeypatch.setattr(gpu_check_place, "PREFILL", 64)
+    monkeypatch.setattr(gpu_check, "CudaMemory", lambda device: gpu.memory)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
+    monkeypatch.setattr(Place, "copy_bandwidth", lambda place: 1e9)
+    monkeypatch.setattr(gpu_check, "STEPS", 2)
+    gpu.memory.others = 15_500 * MIB  # so that the cache of 80% is small
+    place: Any = Place(FakeGpu(), ["Tiny"])  # type: ignore[arg-type]
+    assert gpu_check.check_graphs(place, "Tiny") == "16 tokens, all equal"
+    with pytest.raises(Failed, match=r"tokens/s, .* of the roof, aim 85%"):
+        gpu_check.check_decode(place, "Tiny", 1)
+    gpu.memory.others = 15_900 * MIB
+    assert "79.5% of the memory in use" in gpu_check.check_memory(place, "Tiny")
+    gpu.memory.others = 17_000 * MIB
+    with pytest.raises(Failed, match=r"85.0% of the memory in use, .* given 80%"):
+        gpu_check.check_memory(place, "Tiny")
+    place.release()
