@@ -220,9 +220,12 @@ def _tool_case() -> Case:
         if not bodies:
             raise ValueError("no call")
 
+    return Case("tool", "How is the weather in Paris?", _tool_constraint(), check)
+
+
+def _tool_constraint() -> OutputConstraint:
     tools = json.dumps([{"type": "function", "function": TOOL}])
-    constraint = OutputConstraint("tool_call_required", tools, tool_markup="hermes", single_call=True)
-    return Case("tool", "How is the weather in Paris?", constraint, check)
+    return OutputConstraint("tool_call_required", tools, tool_markup="hermes", single_call=True)
 
 
 # ---- measurements
@@ -294,6 +297,23 @@ def measure(model: Model, rounds: int, num_tokens: int) -> None:
         free = figures.pop("unconstrained")
         shown = "; ".join(f"{name} {ms:.2f} ({ms / free - 1:+.1%})" for name, ms in figures.items())
         print(f"ms of {what}: unconstrained {free:.2f}; {shown}")
+    calls = {is_taken: min(times) for is_taken, times in call_times_ms(model, 3 * rounds).items()}
+    print(f"ms of a tool call alone, least: {calls[True]:.1f}; every token drawn {calls[False]:.1f}")
+
+
+def call_times_ms(model: Model, rounds: int) -> dict[bool, list[float]]:
+    """Milliseconds of one required tool call after another, by whether forced tokens were taken without a draw."""
+    handle, times = model.compile(_tool_constraint()), {True: list[float](), False: list[float]()}
+    params = SamplingParams(max_tokens=200, temperature=1.0, seed=7)
+    for _ in range(rounds):
+        for is_taken, taken in times.items():
+            model.core.scheduler.takes_forced_tokens = is_taken
+            model.core.add_request(EngineRequest("call", model.prompt("How is the weather in Paris?"), params, handle))
+            started = time.perf_counter()
+            while model.core.has_work:
+                model.core.step()
+            taken.append((time.perf_counter() - started) * 1e3)
+    return times
 
 
 def main() -> int:

@@ -56,7 +56,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._config = config
         self._blocks = blocks
-        self._takes_forced_tokens = takes_forced_tokens
+        self.takes_forced_tokens = takes_forced_tokens
         self._most_prompt_tokens = most_prompt_tokens or config.max_num_batched_tokens
         self._num_seats = config.max_num_seqs  # sequences that may run: fewer after memory has run out
         self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
@@ -262,7 +262,7 @@ class Scheduler:
     def _num_forceable(self, sequence: Sequence) -> int:
         """How many tokens may be forced now; none where every token needs its logits."""
         params = sequence.sampling_params
-        if not self._takes_forced_tokens or params.logprobs is not None or params.bad_words_token_ids:
+        if not self.takes_forced_tokens or params.logprobs is not None or params.bad_words_token_ids:
             return 0
         return min(_MAX_FORCED_TOKENS, sequence.max_length - sequence.num_tokens)
 

@@ -111,7 +111,7 @@ def test_tokens_that_are_forced_save_steps_and_change_nothing(runner: Runner, sm
     steps: dict[bool, int] = {}
     for is_taken in (True, False):
         model = model_of(runner, smollm2)
-        model.core.scheduler._takes_forced_tokens = is_taken
+        model.core.scheduler.takes_forced_tokens = is_taken
         texts[is_taken] = [generate(model, constraint, count=3) for constraint in (PERSON_JSON, WORDY)]
         steps[is_taken] = model.core.stats().steps
     assert texts[True] == texts[False]
