@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -71,6 +72,8 @@ def open_attention(
         return None
     reasons = []
     for name in _CANDIDATES[choice]:
+        if name == "flashinfer" and find_spec(name) is not None:
+            say("attention: trying flashinfer, which compiles kernels that it has not kept from an earlier start")
         try:
             attention = _OPENERS[name](launcher, wanted)
         except _Unusable as problem:
