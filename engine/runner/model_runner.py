@@ -65,7 +65,8 @@ class ModelRunner:
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         number_format = str(model.kv_shape.dtype).removeprefix("torch.")
-        self.description = f"{device.type}, {number_format}, torch {torch.__version__}"
+        attention = "" if paged is None else f", {paged.description}"
+        self.description = f"{device.type}, {number_format}, torch {torch.__version__}{attention}"
         self.runs_ahead = device.type == "cuda"
         self.most_prompt_tokens: int | None = None
         self._model: Model | None = model

@@ -29,6 +29,7 @@ from tests.engine.runner.test_gpu_path import check_greedy
 from tests.engine.runner.test_graph_runner import FakeGraphs
 from tests.engine.runner.test_memory_profile import MIB, FakeMemory
 
+DESCRIBED = {"kernel": "by the kernel", "flashinfer": "flashinfer 0.7.4", "sdpa": f"torch {torch.__version__}"}
 SETTINGS: dict[str, Any] = {
     "device": "cuda",
     "dtype": "float16",
@@ -100,6 +101,7 @@ def test_each_way_to_attend_gives_the_tokens_of_the_reference(
     monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
     runner = gpu.load(files, attention=attention)
     assert runner.runs_ahead
+    assert DESCRIBED[attention] in runner.description  # for the fingerprint: results differ by rounding
     assert runner.replays_graphs is (attention != "sdpa")
     sequences = run(runner)
     assert (gpu.graphs.num_replays > 0) is (attention != "sdpa")
