@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
 from engine.backend import ConstraintHandle, ConstraintRefusedError
@@ -23,7 +24,9 @@ from engine.grammar.reason import reason_of
 from engine.grammar.vocabulary import Vocabulary
 from recipe.request import OutputConstraint
 
-_LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, verbose_errors=False)
+_LIMITS = LLParserLimits(
+    max_grammar_size=100_000, max_lexer_states=50_000, max_items_in_row=10_000, verbose_errors=False
+)  # items in a row: what may come next, four for each property of an object; matchers watch the time that takes
 _MAX_MASK_S = 0.2  # of CPU time for the first mask: whatever takes longer would hold up every step
 _NUM_THREADS = 4
 
@@ -112,14 +115,21 @@ def _matcher(lark: str, vocabulary: Vocabulary) -> LLMatcher:
 
 
 def _check(start: LLMatcher) -> None:
-    """Raise `ConstraintRefusedError` for a grammar that is wrong, or too slow to follow."""
+    """Raise `ConstraintRefusedError` for a grammar that is wrong, too slow to follow, or over a limit at once."""
     started = time.thread_time()
-    if not start.is_error():
-        start.compute_bitmask()
-    if start.is_error():
-        raise ConstraintRefusedError(f"the constraint cannot be enforced: {reason_of(start)}")
+    if reason := reason_of(start) or reason_of(_behind_first_token(start)):
+        raise ConstraintRefusedError(f"the constraint cannot be enforced: {reason}")
     if time.thread_time() - started > _MAX_MASK_S:
         raise ConstraintRefusedError("the constraint is too complex: its tokens cannot be told fast enough")
+
+
+def _behind_first_token(start: LLMatcher) -> LLMatcher:
+    """A matcher behind a token that `start` allows, with its mask known; an object with all its keys is open there."""
+    allowed = np.unpackbits(np.frombuffer(start.compute_bitmask(), np.uint8), bitorder="little")
+    ahead = start if start.is_error() else start.deep_copy()
+    if ahead.try_consume_tokens([int(allowed.argmax())]) and not ahead.is_stopped():
+        ahead.compute_bitmask()
+    return ahead
 
 
 def _has_failed(compiled: asyncio.Future[ConstraintHandle]) -> bool:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llguidance import LLParserLimits
 
 from engine.backend import ConstraintRefusedError
+from engine.grammar import compiler
 from engine.grammar.vocabulary import Vocabulary
 from tests.engine.grammar.following import compiled
 
@@ -96,6 +98,18 @@ def test_the_path_of_a_keyword_is_found_among_any_number_of_properties(smollm2: 
     properties["last"] = {"type": "array", "uniqueItems": True}
     with pytest.raises(ConstraintRefusedError, match="'uniqueItems' at /properties/last/uniqueItems"):
         compiled(smollm2, "json", json.dumps({"type": "object", "properties": properties}))
+
+
+def test_an_object_may_have_a_thousand_properties_and_too_many_are_refused_before_the_output(
+    smollm2: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(1000)}}
+    grammar = compiled(smollm2, "json", json.dumps(schema))
+    assert accepts(grammar, smollm2, '{"p0": 1, "p500": 2, "p999": 3}')
+    limits = LLParserLimits(max_items_in_row=2000, verbose_errors=False)
+    monkeypatch.setattr(compiler, "_LIMITS", limits)
+    with pytest.raises(ConstraintRefusedError, match="max is 2000"):
+        compiled(smollm2, "json", json.dumps(schema))
 
 
 def test_overlapping_alternatives_of_one_of_are_taken_as_any_of(smollm2: Vocabulary) -> None:
