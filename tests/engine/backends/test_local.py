@@ -303,6 +303,7 @@ async def test_a_stream_closed_in_the_step_in_which_the_engine_dies_is_cleaned_u
     async with serving(runner) as backend:
         stream = backend.infer(endless("a"))
         await anext(stream)
+        await until(lambda: len(runner.batches) == 2)
         async with asyncio.timeout(2):
             await stream.aclose()
         assert not backend.health().ok
