@@ -3,7 +3,8 @@
     parent ── [(function, arguments), ...] ──► child      one message at a time, answered by one message
     parent ◄── [CallOutcome, ...] ─────────── child       the first one says that the child is ready, or why not
 
-A message is its number of parts, their lengths, and the parts: a pickle, and after it the large byte strings of the
+The first batch is the call that makes it ready: nothing large is handed to a process while it is made, since a write to
+one that dies before it reads would never end. A message is its number of parts, their lengths, and the parts: a pickle, and after it the large byte strings of the
 arguments, which are neither copied nor pickled. There are no threads in between: the loop writes and reads the socket
 itself, and sees the end of the process as the end of the stream.
 """
@@ -46,9 +47,10 @@ class WorkerProcess(asyncio.Protocol):
         """Start the process; it runs `initializer(*initargs)` and then answers with one outcome."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = context.Process(target=run_worker, args=(theirs, initializer, initargs), daemon=True)
+            self._process = context.Process(target=run_worker, args=(theirs,), daemon=True)
             await asyncio.to_thread(self._process.start)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        self.send([(initializer, initargs)])
 
     def send(self, batch: Sequence[Call]) -> None:
         """Have a batch run. Nothing may be on its way already."""
@@ -83,13 +85,16 @@ class WorkerProcess(asyncio.Protocol):
         self._on_lost()
 
 
-def run_worker(connection: socket.socket, initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-    """What the process does until its parent closes the socket."""
+def run_worker(connection: socket.socket) -> None:
+    """What the process does until its parent closes the socket, or the first call fails."""
     with connection, connection.makefile("rb") as incoming:
-        started = run_batch([(initializer, initargs)])
-        _send_all(connection, started)
-        while started[0].fault is None and (batch := _read(incoming)) is not None:
-            _send_all(connection, run_batch(batch))
+        is_ready = False
+        while (batch := _read(incoming)) is not None:
+            outcomes = run_batch(batch)
+            _send_all(connection, outcomes)
+            is_ready = is_ready or outcomes[0].fault is None
+            if not is_ready:
+                return
 
 
 def _outside(argument: Any) -> Any:

@@ -122,6 +122,15 @@ async def test_a_worker_that_cannot_start_says_so() -> None:
     await pool.aclose()
 
 
+async def test_a_process_that_dies_before_it_reads_anything_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/bin/false")
+    pool = PreparationPool(1, initialize, ("x" * 1_000_000,))
+    async with asyncio.timeout(10):
+        with pytest.raises(WorkerDiedError, match="could not start"):
+            await pool.ready()
+        await pool.aclose()
+
+
 async def test_a_worker_that_has_failed_before_anyone_waits_for_it_is_not_forgotten() -> None:
     pool = PreparationPool(1, fail_to_initialize, ())
     try:
