@@ -4,9 +4,9 @@
     parent ◄── [CallOutcome, ...] ─────────── child       the first one says that the child is ready, or why not
 
 The first batch is the call that makes it ready: nothing large is handed to a process while it is made, since a write to
-one that dies before it reads would never end. A message is its number of parts, their lengths, and the parts: a pickle, and after it the large byte strings of the
-arguments, which are neither copied nor pickled. There are no threads in between: the loop writes and reads the socket
-itself, and sees the end of the process as the end of the stream.
+one that dies before it reads would never end. A message is its number of parts, their lengths, and the parts: a pickle,
+and after it the large byte strings of the arguments, which are neither copied nor pickled. There are no threads in
+between: the loop writes and reads the socket itself, and sees the end of the process as the end of the stream.
 """
 
 from __future__ import annotations
