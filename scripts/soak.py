@@ -170,7 +170,7 @@ def problems_of(seen: Seen, bound_s: float, seconds: float) -> list[str]:
     found = []
     if seen.p99() > bound_s:
         found.append(f"the p99 of the first token is {seen.p99():.2f} s, the bound {bound_s:.2f} s")
-    failures = sum(number for name, number in seen.answers.items() if name.endswith((" 500", "cut off")))
+    failures = sum(number for name, number in seen.answers.items() if name.endswith((" 500", " 504", "cut off")))
     if failures > seen.kills * CALLS_OF_A_WORKER:
         found.append(f"{failures} requests failed, with {seen.kills} workers killed")
     found += [f"{number} x {name}" for name, number in seen.answers.items() if "silence" in name]
