@@ -15,8 +15,9 @@ import pytest
 
 from tests.engine.entrypoints.conftest import Program, start_program
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Repeat this sentence: The capital of France is Paris."}]
 PARIS = "The capital of France is Paris."
+"""The answer. Every token of it is ahead of the next best by more than a logit, whoever computes."""
 
 
 def post(program: Program, body: Any, path: str = "/v1/chat/completions") -> tuple[int, Any]:
@@ -182,7 +183,6 @@ def test_a_worker_of_the_started_program_has_not_loaded_torch(program: Program) 
     workers = {pid: text for pid, text in maps.items() if "tokenizers" in text}
     assert workers, "no worker process with the tokenizer found"
     assert not [pid for pid, text in workers.items() if "libtorch" in text]
-    assert "libtorch" in Path(f"/proc/{program.process.pid}/maps").read_text()
 
 
 def test_sigterm_ends_the_program_with_0_and_its_workers_with_it() -> None:
