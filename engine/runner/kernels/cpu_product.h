@@ -1,8 +1,8 @@
 /* Products of packed matrices with rows of activations: the sums of two tiles for a few rows at a time.
  *
  * For quantised weights the activations are quantised too, to int8 in groups of 32 with a scale each; a group's
- * products are summed exactly, in integers. A few groups of a row hold numbers much larger than the others, and would
- * bring in nearly all of its error: what they lose is quantised again and added. For bfloat16 weights activations are
+ * products are summed exactly, in integers. Some groups of a row hold numbers much larger than the others, and would
+ * bring in most of its error: what they lose is quantised again and added. For bfloat16 weights activations are
  * bfloat16 where the machine multiplies that, else float32. Two tiles share every number of the right side: a number
  * takes as long to load as its product takes.
  */
@@ -23,7 +23,7 @@
 #define PAIR 2
 
 /* A group with a peak this many times the mean of its row has a second part. */
-#define LARGE_PEAK 3.0f
+#define LARGE_PEAK 1.5f
 
 /* Groups as int8: [rows / 8, stride / 32, 8] of them. */
 struct part {
@@ -94,6 +94,7 @@ static void quantise_row(struct activations *x, int64_t row) {
         quantise_part(&x->first, place, peak, values);
         x->has_second[place] = peak > large;
         if (peak > large) quantise_part(&x->second, place, peak_of(values), values);
+        else x->second.scales[place] = x->second.sums[place] = 0; /* for when the rows beside it have one */
     }
 }
 
@@ -178,10 +179,11 @@ INLINE void add_second_parts(
     }
 }
 
-INLINE int any_second(const struct activations *x, int64_t place, const int count) {
+/* How many of `count` rows have a second part in the group. */
+INLINE int num_second(const struct activations *x, int64_t place, const int count) {
     uint64_t flags = 0;
     memcpy(&flags, x->has_second + place, count);
-    return flags != 0;
+    return __builtin_popcountll(flags);
 }
 
 /* Have memory bring what lies `ahead` bytes behind both pointers: the next tiles, while these are computed.
@@ -202,7 +204,9 @@ INLINE void quantised_sums(
         const uint8_t *const pair[PAIR] = {tiles[0] + g * GROUP_BYTES[kind], tiles[1] + g * GROUP_BYTES[kind]};
         if (count > 1) ask_for(pair, groups * GROUP_BYTES[kind], GROUP_BYTES[kind]);
         add_group(kind, count, pair, &x->first, place, sums);
-        if (any_second(x, place, count)) add_second_parts(kind, count, pair, x, place, sums);
+        const int num = num_second(x, place, count);
+        if (2 * num > count) add_group(kind, count, pair, &x->second, place, sums);
+        else if (num) add_second_parts(kind, count, pair, x, place, sums);
     }
 }
 

@@ -21,7 +21,7 @@ def quantised(x: Array) -> Array:
     groups = x.reshape(len(x), -1, 32)
     peaks = np.abs(groups).max(-1, keepdims=True)
     coarse = in_int8(groups)
-    large = peaks > 3 * peaks.mean(1, keepdims=True)
+    large = peaks > 1.5 * peaks.mean(1, keepdims=True)
     return (coarse + np.where(large, in_int8(groups - coarse), 0)).reshape(x.shape)
 
 
@@ -67,6 +67,7 @@ def test_a_row_gives_the_same_bits_alone_and_in_any_batch(driver: ctypes.CDLL) -
         matrix = PackedMatrix(driver, kind, 48, 768, 1)
         x = np.random.default_rng(2).standard_normal((19, 768), np.float32)
         x[::5, 70] *= 100
+        x[8:11, 200] *= 100  # most of the rows that go together
         together = product(driver, matrix, x)
         for row in range(19):
             alone = x[row : row + 1].copy()
