@@ -27,7 +27,7 @@ from engine.entrypoints.operation_routes import OperationRoutes
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.page_route import PageRoute
 from engine.entrypoints.preparation import PreparationPool
-from engine.entrypoints.prepare_stage import PrepareStage
+from engine.entrypoints.prepare_stage import PrepareStage, has_cpu_for_workers
 from engine.entrypoints.prompt_routes import PromptRoutes
 from engine.entrypoints.protocols import CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, RESPONSES
 from engine.entrypoints.telemetry import Telemetry
@@ -115,7 +115,9 @@ def _generating_handlers(
     shared: dict[str, Any] = {
         "backend": served.backend,
         "pool": served.pool,
-        "preparation": PrepareStage(served.pool, served.preparer, options.inline_preparation_bytes),
+        "preparation": PrepareStage(
+            served.pool, served.preparer, options.inline_preparation_bytes, one_a_turn=has_cpu_for_workers()
+        ),
         "tokenizer": served.tokenizer,
         "admission": desk.admission,
         "clock": desk.clock,

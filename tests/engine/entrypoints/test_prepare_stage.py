@@ -10,12 +10,13 @@ import aiohttp
 import pytest
 
 from engine.entrypoints.options import ServerOptions
-from engine.entrypoints.prepare_stage import INLINE_CACHE_MIB, inline_preparer
+from engine.entrypoints.prepare_stage import INLINE_CACHE_MIB, PrepareStage, inline_preparer
 from engine.entrypoints.served_model import prepare_config
 from engine.runner.weights.model_files import open_model
 from recipe.encoding.tokenizer import Tokenizer
 from tests.engine.entrypoints.harness import BODIES, Door, chat, open_door, until
 
+SMALL_BODY = b'{"model":"m"}'
 LARGE = chat(messages=[{"role": "user", "content": "word " * 300}])
 
 
@@ -72,6 +73,32 @@ async def test_a_failure_of_ours_is_a_500_and_costs_no_permit(monkeypatch: pytes
         status, body = await answer(door, "/v1/chat/completions", chat())
         assert status == 500 and "secret" not in str(body)
         await until(door.is_idle)
+
+
+class Place:
+    """Where bodies are prepared: notes them, and says its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bodies: list[bytes] = []
+
+    def prepare(self, protocol: str, body: bytes, response_id: str) -> str:
+        self.bodies.append(body)
+        return self.name
+
+    async def run(self, function: Any, protocol: str, body: bytes, response_id: str, affinity: int | None) -> str:
+        await asyncio.sleep(0)
+        return self.prepare(protocol, body, response_id)
+
+
+@pytest.mark.parametrize(("one_a_turn", "expected"), [(True, ["loop", "pool", "pool"]), (False, ["loop"] * 3)])
+async def test_of_small_bodies_that_come_together_the_loop_prepares_one_unless_it_has_the_only_cpu(
+    one_a_turn: bool, expected: list[str]
+) -> None:
+    pool, loop = Place("pool"), Place("loop")
+    stage = PrepareStage(pool, loop, 100, one_a_turn=one_a_turn)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert await asyncio.gather(*(stage.prepare("messages", SMALL_BODY, "id") for _ in range(3))) == expected
 
 
 def test_the_loops_own_preparer_shares_the_tokenizer_and_keeps_little() -> None:
