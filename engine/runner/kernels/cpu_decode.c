@@ -259,7 +259,7 @@ static void compute_attention(struct worker *w, const struct layer *layer) {
     struct step *step = w->step;
     const struct model *m = step->model;
     struct workspace *space = step->space;
-    struct attention_memory memory = attention_of(space, w->thread);
+    struct attention_memory memory = attention_of(space, m, w->thread);
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
     const int32_t share = m->kv_heads / shares, items = step->num_stretches * shares;

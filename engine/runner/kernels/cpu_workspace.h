@@ -24,7 +24,7 @@ struct workspace {
     float *hidden, *queries, *keys, *values, *cosines, *sines;
     int64_t hidden_stride, query_stride, key_stride;
     struct activations attention_input, mixed, mlp_input, inner;
-    struct attention_memory attention; /* of thread 0; the others' follow at `attention_bytes` */
+    char *attention; /* every thread's memory for it, `attention_bytes` each */
     int64_t attention_bytes;
     struct stretch stretches[SLICE_ROWS];
     int32_t stretch_of[SLICE_ROWS];
@@ -86,21 +86,15 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
     space->mixed = carve_activations(cursor, m->heads * m->head_dim);
     space->mlp_input = carve_activations(cursor, m->hidden);
     space->inner = carve_activations(cursor, m->inner);
-    const char *start = *cursor;
-    space->attention = carve_attention(cursor, m);
-    space->attention_bytes = *cursor - start;
+    space->attention = *cursor;
+    carve_attention(cursor, m);
+    space->attention_bytes = *cursor - space->attention;
     *cursor += (threads - 1) * space->attention_bytes;
 }
 
-static struct attention_memory attention_of(const struct workspace *space, int32_t thread) {
-    struct attention_memory memory = space->attention;
-    const int64_t offset = thread * space->attention_bytes;
-    memory.queries = (uint32_t *)((char *)memory.queries + offset);
-    memory.weights = (uint32_t *)((char *)memory.weights + offset);
-    memory.sums = (float *)((char *)memory.sums + offset);
-    memory.totals = (float *)((char *)memory.totals + offset);
-    memory.peaks = (float *)((char *)memory.peaks + offset);
-    return memory;
+static struct attention_memory attention_of(const struct workspace *space, const struct model *m, int32_t thread) {
+    char *cursor = space->attention + thread * space->attention_bytes;
+    return carve_attention(&cursor, m);
 }
 
 #endif
