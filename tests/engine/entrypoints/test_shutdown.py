@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +101,16 @@ async def test_the_death_of_the_engine_reaches_everybody_and_ends_the_program_wi
     )
     signals = StopSignals()
     async with create_server(options, signals) as server:
-        waiting = [asyncio.ensure_future(post_to(server.address)) for _ in range(3)]
-        await until(lambda: server.desk.admission.num_open == 3)
+        all_wait = threading.Event()
 
         def die() -> None:
+            all_wait.wait(30)
             raise RuntimeError("out of memory at 0x7f00")
 
         await server.backend.call(lambda core: setattr(core, "step", die))  # type: ignore[attr-defined]
+        waiting = [asyncio.ensure_future(post_to(server.address)) for _ in range(3)]
+        await until(lambda: server.desk.admission.num_open == 3, limit_s=20)
+        all_wait.set()
         for status, body in [*await asyncio.gather(*waiting), await post_to(server.address)]:
             assert status == 503 and body["error"]["code"] == "engine_dead" and "0x7f00" not in str(body)
         async with aiohttp.ClientSession() as session, session.get(server.address + "/health") as answer:
