@@ -113,6 +113,11 @@ class GraphRunner:
         replay()
         return logits[: len(items)]
 
+    @property
+    def logits(self) -> dict[int, torch.Tensor]:
+        """Where the graph of each bucket leaves its logits, float32 `[bucket, V]`."""
+        return {bucket: logits for bucket, (logits, _) in self._captured.items()}
+
     def _batch(self, bucket: int) -> ForwardBatch:
         """What a graph reads: the first rows of the buffers."""
         token_ids, positions, slots = self._numbers[:, :bucket].unbind(0)

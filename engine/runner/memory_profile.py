@@ -29,7 +29,7 @@ from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.model_files import ModelFiles
 
 _GREEDIEST = SamplingParams(top_k=50, top_p=0.95, min_p=0.01, repetition_penalty=1.1, logprobs=MAX_LOGPROBS)
-_BYTES_A_GRAPH = 24 * 2**20  # of the driver and of attention, for each bucket
+_BYTES_A_GRAPH = 24 * 2**20  # of the driver and of attention, for the two graphs of each bucket
 
 
 class DeviceMemory(Protocol):
@@ -175,9 +175,10 @@ def measured_plan(
 
 
 def graph_bytes(config: EngineConfig, vocab_size: int) -> int:
-    """About what graphs of decodes take: the logits of every bucket, in two formats, and a share of each graph."""
+    """About what graphs take: the logits of every bucket, in two formats, two buffers of masks, a share of each graph."""
     buckets = bucket_sizes(config.max_num_seqs)
-    return sum(buckets) * vocab_size * (4 + 2) + len(buckets) * _BYTES_A_GRAPH
+    masks = 2 * config.max_num_seqs * -(-vocab_size // 32) * 4
+    return sum(buckets) * vocab_size * (4 + 2) + masks + len(buckets) * _BYTES_A_GRAPH
 
 
 def largest_steps(config: EngineConfig, block_size: int, context: int, seats: int) -> list[SchedulerOutput]:

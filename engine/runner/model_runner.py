@@ -22,8 +22,9 @@ from engine.runner.attention_choice import Wanted, check_choice, open_attention
 from engine.runner.device import resolve_device, resolve_dtype, use_threads
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
+from engine.runner.graph_sampler import GraphSampler
 from engine.runner.host_memory import keep_freed_memory
-from engine.runner.kernels.cuda_masks import CudaLane
+from engine.runner.kernels.cuda_masks import CudaLane, Lane
 from engine.runner.kernels.cuda_path import open_kernels
 from engine.runner.kernels.cuda_sampler import CudaSampler
 from engine.runner.kernels.cuda_sources import Launcher
@@ -44,10 +45,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Forward:
-    """A forward pass under way: `logits` float32 `[R, V]`, one row for each of `items`; None once they are used up."""
+    """A forward pass under way: `logits` float32 `[R, V]`, one row for each of `items`; None once they are used up.
+
+    `is_replay` where they lie where a graph has left them.
+    """
 
     logits: torch.Tensor | None
     items: list[ScheduledSequence]
+    is_replay: bool
 
 
 class ModelRunner:
@@ -60,8 +65,12 @@ class ModelRunner:
         device: torch.device,
         launcher: Launcher | None = None,
         paged: PagedAttention | None = None,
+        lane: Lane | None = None,
     ) -> None:
-        """With a `launcher`, its kernel samples; with `paged`, that computes attention where the blocks lie."""
+        """With a `launcher`, its kernel samples, and masks come by a `lane`, which graphs of draws need.
+
+        With `paged`, that computes attention where the blocks lie.
+        """
         self.block_size, self.num_blocks = plan.block_size, plan.num_blocks
         self.vocab_size, self.max_model_len = model.vocab_size, plan.max_model_len
         number_format = str(model.kv_shape.dtype).removeprefix("torch.")
@@ -74,11 +83,12 @@ class ModelRunner:
             model.kv_shape, plan.num_blocks + (paged is not None), plan.block_size, device
         )  # the spare block is that of graphs
         self._builder = BatchBuilder(plan.block_size, model.group, model.kv_shape.dtype, device, model.windows, paged)
+        self._launcher, self._lane = launcher, lane
         self._sampler: Sampler | CudaSampler = Sampler(model.vocab_size)
         if launcher is not None:
-            lane = CudaLane(device) if device.type == "cuda" else None
             self._sampler = CudaSampler(model.vocab_size, launcher, lane)
         self._graphs: GraphRunner | None = None
+        self._graph_sampler: GraphSampler | None = None
         self._feed = TokenFeed()
 
     @classmethod
@@ -118,11 +128,12 @@ class ModelRunner:
         wanted = Wanted(model.kv_shape, model.group, config.block_size, device)
         paged = open_attention(config.attention, launcher, wanted, say)
         records = paged is not None and not config.enforce_eager
-        if device.type == "cuda":
-            probe = cls(model, replace(plan, num_blocks=1), device, launcher, paged)
+        lane = CudaLane(device) if device.type == "cuda" else None
+        if lane is not None:
+            probe = cls(model, replace(plan, num_blocks=1), device, launcher, paged, lane)
             plan = measured_plan(probe, config, plan, CudaMemory(device), model.kv_shape, records=records)
             say(str(plan))
-        runner = cls(model, plan, device, launcher, paged)
+        runner = cls(model, plan, device, launcher, paged, lane)
         if records:
             runner.capture(CudaGraphs(), config.max_num_seqs, say)
         number = warm_up(runner, config)
@@ -134,8 +145,16 @@ class ModelRunner:
         """Whether decodes were recorded as graphs."""
         return self._graphs is not None
 
+    @property
+    def replays_draws(self) -> bool:
+        """Whether the draws behind them were recorded, too."""
+        return self._graph_sampler is not None
+
     def capture(self, graphs: GraphDevice, max_num_seqs: int, say: Progress) -> None:
-        """Record decodes of up to `max_num_seqs` sequences as graphs, where the model can be recorded."""
+        """Record decodes of up to `max_num_seqs` sequences as graphs: two a bucket, forward and draw.
+
+        Where the model cannot be recorded, nothing is; draws are not without a kernel that draws.
+        """
         model, cache, paged = self._model, self._cache, self._builder.paged
         if model is None or cache is None or paged is None:
             return
@@ -155,16 +174,30 @@ class ModelRunner:
         )
         try:
             recorder.capture()
+            drawing = self._record_draws(graphs, recorder)
         except RuntimeError as problem:
             say(f"CUDA graphs: none, as recording fails: {_first_line(problem)}")
             return
-        self._graphs = recorder
-        say(f"CUDA graphs: decodes of {', '.join(map(str, recorder.buckets))} sequences, {_seconds(started)}")
+        self._graphs, self._graph_sampler = recorder, drawing
+        each = "forward" if drawing is None else "forward and sampling"
+        say(f"CUDA graphs: {each} of {', '.join(map(str, recorder.buckets))} sequences, {_seconds(started)}")
+
+    def _record_draws(self, graphs: GraphDevice, recorder: GraphRunner) -> GraphSampler | None:
+        """A sampler with a graph behind each of `recorder`; None where the kernel does not draw."""
+        sampler, launcher, lane = self._sampler, self._launcher, self._lane
+        if not isinstance(sampler, CudaSampler) or launcher is None or lane is None or not sampler.is_by_kernel:
+            return None
+        logits = recorder.logits
+        device = logits[recorder.buckets[0]].device
+        drawing = GraphSampler(sampler, launcher, lane, device, recorder.buckets[-1])
+        drawing.capture(graphs, logits)
+        return drawing
 
     @torch.inference_mode()
     def launch(self, batch: SchedulerOutput) -> Forward:
         """Start the forward pass of `batch`. Raises `OutOfMemoryError`."""
-        return Forward(_within_memory(lambda: self._forward(batch)), batch.sampling)
+        is_replay = self._graphs is not None and self._graphs.accepts(batch)
+        return Forward(_within_memory(lambda: self._forward(batch, is_replay)), batch.sampling, is_replay)
 
     @torch.inference_mode()
     def sample(self, forward: Forward, bitmask: Any | None) -> PendingTokens:
@@ -172,7 +205,9 @@ class ModelRunner:
         logits, forward.logits = forward.logits, None
         if logits is None:
             raise ValueError("the logits of this forward pass are used up")
-        pending = _within_memory(lambda: self._sampler.sample(logits, forward.items, bitmask))
+        graphs = self._graph_sampler if forward.is_replay else None
+        sampler = self._sampler if graphs is None else graphs
+        pending = _within_memory(lambda: sampler.sample(logits, forward.items, bitmask))
         if self.runs_ahead:
             self._feed.keep(pending.token_ids, forward.items)
         return to_host(pending)
@@ -183,7 +218,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Release model and KV cache. Idempotent."""
-        self._model = self._cache = self._graphs = None
+        self._model = self._cache = self._graphs = self._graph_sampler = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -191,11 +226,11 @@ class ModelRunner:
         """Compute `batch` to its end; nobody wants its tokens."""
         self.read(self.sample(self.launch(batch), bitmask))
 
-    def _forward(self, batch: SchedulerOutput) -> torch.Tensor:
+    def _forward(self, batch: SchedulerOutput, is_replay: bool) -> torch.Tensor:
         """The one place where the way to compute a batch is chosen; float32 logits `[R, V]`."""
         if self._model is None or self._cache is None:
             raise RuntimeError("the runner is closed")
-        if self._graphs is not None and self._graphs.accepts(batch):
+        if self._graphs is not None and is_replay:
             return self._graphs.forward(batch, self._feed)
         built = self._builder.build(batch)
         self._feed.fill(built.token_ids, batch.scheduled)

@@ -12,6 +12,7 @@ from engine.runner.token_edits import TokenEdits
 
 _LEAST_TEMPERATURE = 1e-30  # what float32 can still divide by
 _MASK_64, _MOST_TOP_K = 2**64 - 1, 2**31 - 1
+NO_MASK = -1
 
 ROW = np.dtype(
     [
@@ -22,14 +23,17 @@ ROW = np.dtype(
         ("temperature", np.float32),
         ("log_min_p", np.float32),
         ("wants_logprob", np.int32),
-        ("unused", np.int32),
+        ("mask_row", np.int32),
     ]
 )
 EDIT = np.dtype([("token", np.int32), ("factor", np.float32), ("subtracted", np.float32), ("before", np.float32)])
 
 
-def settings_of(items: Items[ScheduledSequence]) -> Any:
-    """The rows' settings as the kernel reads them; a draw's position is that of the token it yields."""
+def settings_of(items: Items[ScheduledSequence], first_mask: int = NO_MASK) -> Any:
+    """The rows' settings as the kernel reads them; a draw's position is that of the token it yields.
+
+    `first_mask` says in which row of the bitmasks that of the first row lies, before those of the others.
+    """
     params = [item.sequence.sampling_params for item in items]
     rows = np.zeros(len(items), ROW)
     rows["seed"] = [item.sequence.seed & _MASK_64 for item in items]
@@ -42,6 +46,7 @@ def settings_of(items: Items[ScheduledSequence]) -> Any:
     with np.errstate(divide="ignore"):
         rows["log_min_p"] = np.log(np.asarray([setting.min_p for setting in params], np.float32))
     rows["wants_logprob"] = [setting.logprobs is not None for setting in params]
+    rows["mask_row"] = NO_MASK if first_mask == NO_MASK else np.arange(first_mask, first_mask + len(items))
     return rows
 
 

@@ -81,11 +81,18 @@ class _Slot:
 
 
 class MaskUpload:
-    """Brings masks to the device. A mask is good for what is launched until `was_read`, which must follow."""
+    """Brings masks to the device. A mask is good for what is launched until `was_read`, which must follow.
 
-    def __init__(self, num_words: int, lane: Lane) -> None:
+    With `memory` of the lane, int32 `[2 * R, num_words]` on the host and on the device, both buffers lie in it, one
+    behind the other, so that what a graph has recorded finds them there; no step may then have more than R rows.
+    """
+
+    def __init__(self, num_words: int, lane: Lane, memory: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
         self._num_words, self._lane = num_words, lane
         self._slots: list[_Slot | None] = [None, None]
+        if memory is not None:
+            halves = (part.chunk(2) for part in memory)
+            self._slots = [_Slot(host, device, lane.mark()) for host, device in zip(*halves, strict=True)]
 
     def start(self, masks: Any) -> torch.Tensor:
         """`masks` int32 `[R, words]` as a tensor on the device, which what is launched from now on waits for.

@@ -6,7 +6,9 @@ alternatives, which few requests ask for, are found by torch, before the logits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from engine.runner.device import to_device
 from engine.runner.kernels.cuda_masks import Lane, MaskUpload
 from engine.runner.kernels.cuda_sources import APPLY_BITMASK, SAMPLE_ROWS, Launcher
 from engine.runner.sampler import PendingTokens, Sampler
-from engine.runner.sampling_rows import edits_of, settings_of
+from engine.runner.sampling_rows import NO_MASK, edits_of, settings_of
 
 _THREADS = 1024
 _MOST_TOKENS = 2**20  # of a vocabulary: the sums of so many groups fit into shared memory
@@ -30,7 +32,7 @@ class CudaSampler:
     """
 
     def __init__(self, vocab_size: int, launcher: Launcher, lane: Lane | None = None) -> None:
-        self._vocab_size, self._launcher = vocab_size, launcher
+        self.vocab_size, self._launcher = vocab_size, launcher
         self._masks = None if lane is None else MaskUpload(-(-vocab_size // 32), lane)
         self._by_tensors = Sampler(vocab_size)
 
@@ -39,38 +41,26 @@ class CudaSampler:
 
         Raises `ValueError` for a bitmask of another shape.
         """
-        if self._vocab_size > _MOST_TOKENS:
+        if not self.is_by_kernel:
             return self._sample_by_tensors(logits, items, bitmask)
         mask = None if bitmask is None else self._mask_on_device(logits, bitmask)
         device, number = logits.device, len(items)
-        logprob_rows = [
-            (row, item.sequence.sampling_params.logprobs)
-            for row, item in enumerate(items)
-            if item.sequence.sampling_params.logprobs is not None
-        ]
-        top = _top_logits(logits, logprob_rows)
         token_ids = torch.empty(number, dtype=torch.int64, device=device)
         logprobs = torch.empty(number, 2, dtype=torch.float32, device=device)
-        starts, edits = (
-            None if part is None else on_device(part, device) for part in edits_of(items, self._vocab_size)
-        )
-        rows = on_device(settings_of(items), device)
-        arguments = (logits, np.int32(self._vocab_size), rows, starts, edits, mask, token_ids, logprobs)
-        if number:
-            self._launcher.launch(SAMPLE_ROWS, "sample_rows", (number, 1, 1), _THREADS, arguments)
+        starts, edits = (None if part is None else on_device(part, device) for part in edits_of(items, self.vocab_size))
+        rows = on_device(settings_of(items, NO_MASK if mask is None else 0), device)
+        draw = partial(launch_sampler, self._launcher, logits, rows, starts, edits, mask, token_ids, logprobs)
+        pending = pending_tokens(logits, items, token_ids, logprobs, draw)
         self._mask_was_read()
-        pending = PendingTokens(token_ids, logprob_rows)
-        if top is not None:
-            chosen, normaliser = logprobs.index_select(0, _rows(logprob_rows, device)).unbind(1)
-            pending.chosen_logprobs = chosen
-            pending.top_logprobs, pending.top_ids = top[0] - normaliser.unsqueeze(1), top[1]
         return pending
 
+    @property
+    def is_by_kernel(self) -> bool:
+        """Whether the vocabulary is not too large for the kernel."""
+        return self.vocab_size <= _MOST_TOKENS
+
     def _mask_on_device(self, logits: torch.Tensor, bitmask: Any) -> torch.Tensor:
-        words = np.ascontiguousarray(bitmask, np.int32)
-        expected = (len(logits), -(-self._vocab_size // 32))
-        if words.shape != expected:
-            raise ValueError(f"the bitmask must have shape {list(expected)}, not {list(words.shape)}")
+        words = checked_mask(bitmask, len(logits), self.vocab_size)
         return to_device(words, logits.device) if self._masks is None else self._masks.start(words)
 
     def _mask_was_read(self) -> None:
@@ -87,6 +77,42 @@ class CudaSampler:
         apply_bitmask(self._launcher, logits, self._mask_on_device(logits, bitmask))
         self._mask_was_read()
         return self._by_tensors.sample(logits, items, None)
+
+
+def checked_mask(bitmask: Any, rows: int, vocab_size: int) -> Any:
+    """`bitmask` int32 `[R, ceil(V / 32)]` as it is copied; raises `ValueError` for another shape."""
+    words, expected = np.ascontiguousarray(bitmask, np.int32), (rows, -(-vocab_size // 32))
+    if words.shape != expected:
+        raise ValueError(f"the bitmask must have shape {list(expected)}, not {list(words.shape)}")
+    return words
+
+
+def launch_sampler(launcher: Launcher, logits: torch.Tensor, *buffers: torch.Tensor | None) -> None:
+    """Draw from every row of `logits` `[R, V]`; `buffers` are the kernel's other arrays, in its order."""
+    rows, vocab_size = logits.shape
+    if rows:
+        arguments = (logits, np.int32(vocab_size), *buffers)
+        launcher.launch(SAMPLE_ROWS, "sample_rows", (rows, 1, 1), _THREADS, arguments)
+
+
+def pending_tokens(
+    logits: torch.Tensor,
+    items: Items[ScheduledSequence],
+    token_ids: torch.Tensor,
+    logprobs: torch.Tensor,
+    draw: Callable[[], None],
+) -> PendingTokens:
+    """What `draw` writes to `token_ids` `[R]` and `logprobs` `[R, 2]`, with the alternatives that rows ask for."""
+    params = [item.sequence.sampling_params for item in items]
+    logprob_rows = [(row, setting.logprobs) for row, setting in enumerate(params) if setting.logprobs is not None]
+    top = _top_logits(logits, logprob_rows)  # before a draw changes them
+    draw()
+    pending = PendingTokens(token_ids, logprob_rows)
+    if top is not None:
+        chosen, normaliser = logprobs.index_select(0, _rows(logprob_rows, logits.device)).unbind(1)
+        pending.chosen_logprobs = chosen
+        pending.top_logprobs, pending.top_ids = top[0] - normaliser.unsqueeze(1), top[1]
+    return pending
 
 
 def apply_bitmask(launcher: Launcher, logits: torch.Tensor, mask: torch.Tensor) -> None:

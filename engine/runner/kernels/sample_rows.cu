@@ -29,7 +29,7 @@ struct Row {
     float temperature;   /* 0: the most likely token */
     float log_min_p;     /* -inf: off */
     int wants_logprob;
-    int unused;
+    int mask_row;        /* of the bitmask; -1: none */
 };
 
 /* One change of a logit: (above 0 ? x / factor : x * factor) - subtracted. `before` is what the kernel found. */
@@ -217,7 +217,7 @@ __device__ inline int draw_token(Scaled row, const Row &settings, float least, i
 
 /* logits       float32 [R, vocab], overwritten; vocab <= GROUP * MAX_GROUPS
    edit_starts  int32 [2 * R + 1]: edits of row r lie from 2r (penalties) and from 2r + 1 (additions); may be null
-   bitmask      int32 [R, ceil(vocab / 32)], bit 1 = allowed; may be null
+   bitmask      int32 [rows, ceil(vocab / 32)], bit 1 = allowed; may be null where no row has a mask
    token_ids    int64 [R]: -1 where a row has no finite largest logit
    logprobs     float32 [R, 2]: the token's log probability, and log sum exp, of the raw logits, where wanted */
 extern "C" __global__ void __launch_bounds__(1024)
@@ -232,7 +232,7 @@ sample_rows(float *logits, int vocab, const Row *rows, const int *edit_starts, E
         edit(logits, edits, starts[0], starts[1]);
         edit(logits, edits, starts[1], starts[2]);
     }
-    if (bitmask) mask(logits, vocab, bitmask + row * ((vocab + 31) / 32));
+    if (settings.mask_row >= 0) mask(logits, vocab, bitmask + settings.mask_row * (long long)((vocab + 31) / 32));
     int token;
     float best = value_of_key(largest(logits, vocab, &token));
     bool allowed = is_finite(best);

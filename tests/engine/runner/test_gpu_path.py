@@ -22,6 +22,7 @@ from engine.runner.models.registry import architecture_of
 from engine.runner.token_feed import TokenFeed
 from engine.runner.weights.model_files import open_model
 from tests.engine.runner.driving import make_sequence
+from tests.engine.runner.fake_gpu import FakeGpu, ImmediateLane
 from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
 from tests.engine.runner.small_models import make_reference, save_directory
 from tests.engine.runner.test_graph_runner import FakeGraphs
@@ -42,7 +43,7 @@ def make_runner(reference: PreTrainedModel, folder: Path, shim: Shim, lines: lis
     )
     plan = MemoryPlan(0, 0, 1, NUM_BLOCKS, 8, 64)
     paged = KernelAttention(shim, model.kv_shape, model.group, CPU)
-    return ModelRunner(model, plan, CPU, shim, paged)
+    return ModelRunner(model, plan, CPU, shim, paged, ImmediateLane(FakeGpu()))
 
 
 def run(core: EngineCore, params: SamplingParams) -> list[Any]:
@@ -62,10 +63,11 @@ def test_greedy_tokens_are_the_reference_models(reference: PreTrainedModel, libr
     runner.runs_ahead = True
     core = EngineCore(runner, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, reserved_tokens=1))
     sequences = run(core, SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True))
-    assert graphs.num_replays > NUM_TOKENS
+    assert graphs.num_captured == 2 * 3  # forward and draw, of three buckets
+    assert graphs.num_replays > 2 * NUM_TOKENS
     assert core.stats().preemptions > 0
     assert {kernel for kernel, _, _ in shim.launched} >= {"sample_rows", "attend_parts"}
-    assert lines[0].startswith("CUDA graphs: decodes of 1, 2, 4 sequences, ")
+    assert lines[0].startswith("CUDA graphs: forward and sampling of 1, 2, 4 sequences, ")
     for sequence in sequences:
         assert sequence.num_completion_tokens == NUM_TOKENS
         check_greedy(reference, sequence)

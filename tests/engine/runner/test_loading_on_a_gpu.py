@@ -102,7 +102,7 @@ def test_each_way_to_attend_gives_the_tokens_of_the_reference(
     runner = gpu.load(files, attention=attention)
     assert runner.runs_ahead
     assert DESCRIBED[attention] in runner.description  # for the fingerprint: results differ by rounding
-    assert runner.replays_graphs is (attention != "sdpa")
+    assert runner.replays_graphs is runner.replays_draws is (attention != "sdpa")
     sequences = run(runner)
     assert (gpu.graphs.num_replays > 0) is (attention != "sdpa")
     for sequence in sequences:
@@ -137,6 +137,18 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(gpu: Gpu, fi
     with pytest.raises(ModelLoadError, match="the model does not fit"):
         gpu.load(files)
     assert not gpu.saying("weights")
+
+
+def test_without_a_kernel_that_draws_forward_passes_alone_are_recorded(
+    gpu: Gpu, files: ModelFiles, reference: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: None)
+    runner = gpu.load(files)
+    assert runner.replays_graphs and not runner.replays_draws
+    assert gpu.saying("CUDA graphs")[0].startswith("CUDA graphs: forward of 1, 2, 4 sequences, ")
+    for sequence in run(runner):
+        check_greedy(reference, sequence)
 
 
 def test_kernels_that_fail_leave_all_to_torch(
