@@ -11,7 +11,7 @@ What computes on blocks where they lie proves itself first: a small batch is com
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import torch
@@ -21,12 +21,12 @@ from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import Sequence
 from engine.runner import flashinfer_attention
 from engine.runner.flashinfer_attention import FlashInferAttention
-from engine.runner.forward_batch import BatchBuilder
+from engine.runner.forward_batch import BatchBuilder, ForwardBatch
 from engine.runner.kernels import cuda_attention
 from engine.runner.kernels.cuda_attention import KernelAttention
 from engine.runner.kernels.cuda_path import complaint
 from engine.runner.kernels.cuda_sources import Launcher
-from engine.runner.kv_cache import KVCache
+from engine.runner.kv_cache import KVCache, LayerCache
 from engine.runner.kv_shape import KVShape
 from engine.runner.paged_attention import PagedAttention
 from engine.runner.weights.errors import ModelLoadError
@@ -34,6 +34,7 @@ from engine.runner.weights.errors import ModelLoadError
 _TOLERANCE = 0.05
 _CHUNKS = ((0, 40), (35, 20))  # first token and number of tokens of the chunks that are tried
 _DECODES = (1, 16, 70)  # and the lengths of sequences with one new token
+_LATENT_HEADS = 12  # that share latent vectors, of which decodes alone are computed where they lie
 _CANDIDATES = {"auto": ("flashinfer", "kernel"), "kernel": ("kernel",), "flashinfer": ("flashinfer",), "sdpa": ()}
 
 
@@ -122,17 +123,18 @@ def _proven(attention: PagedAttention, name: str, wanted: Wanted) -> PagedAttent
 
 @torch.inference_mode()
 def attends_alike(attention: PagedAttention, wanted: Wanted) -> bool:
-    """Whether a few decodes and chunks attend as they do over gathered blocks."""
-    shape, block_size, device = wanted.shape, wanted.block_size, wanted.device
+    """Whether a few decodes and chunks attend as they do over gathered blocks; of latent vectors decodes alone."""
+    shape, block_size, device = replace(wanted.shape, num_layers=1), wanted.block_size, wanted.device
+    is_latent = shape.values_in_keys is not None
     blocks = iter(torch.randperm(_blocks_needed(block_size), generator=torch.Generator().manual_seed(0)).tolist())
-    batch = SchedulerOutput([*(_item(length - 1, 1) for length in _DECODES), *(_item(*chunk) for chunk in _CHUNKS)])
+    chunks = [] if is_latent else [_item(*chunk) for chunk in _CHUNKS]
+    batch = SchedulerOutput([*(_item(length - 1, 1) for length in _DECODES), *chunks])
     for item in batch.scheduled:
         item.sequence.block_table = [next(blocks) for _ in range(-(-item.sequence.num_tokens // block_size))]
-    one_layer = KVShape(1, shape.num_kv_heads, shape.head_dim, shape.dtype)
-    cache = KVCache(one_layer, _blocks_needed(block_size), block_size, device).layers[0]
+    cache = KVCache(shape, _blocks_needed(block_size), block_size, device).layers[0]
     cache.keys.normal_()
     cache.values.normal_()
-    heads = (shape.num_kv_heads * wanted.group, shape.num_kv_heads, shape.num_kv_heads)
+    heads = (_LATENT_HEADS if is_latent else shape.num_kv_heads * wanted.group, shape.num_kv_heads, shape.num_kv_heads)
     query, key, value = (
         torch.randn(batch.num_batched_tokens, number, shape.head_dim, dtype=shape.dtype, device=device)
         for number in heads
@@ -141,9 +143,25 @@ def attends_alike(attention: PagedAttention, wanted: Wanted) -> bool:
     for paged in (attention, None):
         built = BatchBuilder(block_size, wanted.group, shape.dtype, device, (None,), paged).build(batch)
         cache.write(built.slots, key, value)
-        results.append(built.attend(query, key, value, cache, shape.head_dim**-0.5))
+        results.append(attended(built, query, key, value, cache, shape))
     ours, expected = results
     return torch.allclose(ours, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+def attended(
+    batch: ForwardBatch,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cache: LayerCache,
+    shape: KVShape,
+) -> torch.Tensor:
+    """Attention of all rows of `batch`, as `ForwardBatch.attend`, but also over latent vectors; `[T, heads, D]`."""
+    out = query.new_empty(*query.shape[:2], shape.values_in_keys or shape.head_dim)
+    for part in batch.parts[None]:
+        rows, scale = part.rows, shape.head_dim**-0.5
+        out[rows] = part.attend(query[rows], *part.context(key[rows], value[rows], cache), scale)
+    return out
 
 
 def _blocks_needed(block_size: int) -> int:

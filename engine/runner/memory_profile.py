@@ -175,7 +175,7 @@ def measured_plan(
 
 
 def graph_bytes(config: EngineConfig, vocab_size: int) -> int:
-    """About what graphs take: the logits of every bucket, in two formats, two buffers of masks, a share of each graph."""
+    """About what graphs take: logits of every bucket, in two formats, two buffers of masks, a share of each graph."""
     buckets = bucket_sizes(config.max_num_seqs)
     masks = 2 * config.max_num_seqs * -(-vocab_size // 32) * 4
     return sum(buckets) * vocab_size * (4 + 2) + masks + len(buckets) * _BYTES_A_GRAPH

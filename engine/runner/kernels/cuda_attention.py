@@ -15,25 +15,28 @@ import torch
 from engine.core.scheduler_output import ScheduledSequence
 from engine.runner.attention import AttentionPart
 from engine.runner.device import to_device
-from engine.runner.kernels.cuda_sources import KernelSource, Launcher, paged_attention
+from engine.runner.kernels.cuda_sources import KernelSource, Launcher, latent_attention, paged_attention
 from engine.runner.kv_cache import LayerCache
 from engine.runner.kv_shape import KVShape
 from engine.runner.models.decoder_config import Window
 from engine.runner.row_tables import RowTables
 
 HEAD_DIMS, DTYPES, MOST_HEADS = (64, 128), (torch.bfloat16, torch.float16), 16
+_MOST_LATENT, _PIECE = 576, 8  # numbers of a latent vector and its turned key, and how many are loaded at once
+_LATENT_HEADS = 8  # of a block over latent vectors
 _THREADS = 128
 _BLOCKS_A_PROCESSOR, _MOST_PARTS = 4, 32
 
 
 def why_not(shape: KVShape, group: int) -> str | None:
     """What keeps a model from the kernel, in a few words; None where nothing does."""
-    if shape.values_in_keys is not None:
-        return "compressed attention"
-    if shape.head_dim not in HEAD_DIMS:
-        return f"heads of {shape.head_dim}"
     if shape.dtype not in DTYPES:
         return str(shape.dtype).removeprefix("torch.")
+    if (rank := shape.values_in_keys) is not None:
+        fits = shape.head_dim <= _MOST_LATENT and not rank % _PIECE and not shape.head_dim % _PIECE
+        return None if fits else f"latent vectors of {rank} and {shape.head_dim - rank}"
+    if shape.head_dim not in HEAD_DIMS:
+        return f"heads of {shape.head_dim}"
     return f"{group} heads a KV head" if group > MOST_HEADS else None
 
 
@@ -64,11 +67,16 @@ class PagedDecodePart:
 class KernelAttention:
     """Attention of decodes by the kernel, for models whose shapes it knows; see `why_not`."""
 
-    description = "decodes by the kernel, prefills by SDPA"
-
     def __init__(self, launcher: Launcher, shape: KVShape, group: int, device: torch.device) -> None:
-        self._launcher, self._shape, self._group, self._device = launcher, shape, group, device
-        self._source: KernelSource = paged_attention(shape.head_dim, group, shape.dtype)
+        self._launcher, self._device = launcher, device
+        self._rank, self._num_kv_heads = shape.values_in_keys, shape.num_kv_heads
+        self._source: KernelSource
+        if self._rank is None:
+            self.description, self._out_dim = "decodes by the kernel, prefills by SDPA", shape.head_dim
+            self._source = paged_attention(shape.head_dim, group, shape.dtype)
+        else:
+            self.description, self._out_dim = "decodes by the kernel for latent vectors, prefills by SDPA", self._rank
+            self._source = latent_attention(self._rank, shape.head_dim - self._rank, shape.dtype)
 
     def decodes(self, items: Items[ScheduledSequence], window: Window) -> PagedDecodePart:
         ends = np.asarray([item.start + 1 for item in items], np.int32)
@@ -86,24 +94,28 @@ class KernelAttention:
     def recorded(self, tables: RowTables, windows: Items[Window]) -> KernelDecodes:
         return KernelDecodes(self, tables, windows, self._device)
 
-    def num_parts(self, batch: int) -> int:
-        """Into how many parts each context is cut for a batch of `batch` sequences."""
-        wanted = self._launcher.num_processors * _BLOCKS_A_PROCESSOR // (batch * self._shape.num_kv_heads)
+    def _num_parts(self, num_blocks: int) -> int:
+        """Into how many parts each context is cut where there would be `num_blocks` blocks without parts."""
+        wanted = self._launcher.num_processors * _BLOCKS_A_PROCESSOR // num_blocks
         return max(1, min(wanted, _MOST_PARTS))
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, part: PagedDecodePart, scale: float
     ) -> torch.Tensor:
-        """`query` `[B, heads, D]` over `keys`, `values` `[blocks, block_size, kv_heads, D]` -> `[B, heads, D]`."""
+        """`query` `[B, heads, D]` over `keys`, `values` `[blocks, block_size, kv_heads, D]` -> `[B, heads, D]`.
+
+        Over latent vectors the values lie in the keys, and the result is as wide as they are.
+        """
         batch, heads, dim = query.shape
         if query.stride()[1:] != (dim, 1):
             query = query.contiguous()
-        out = torch.empty(batch, heads, dim, dtype=query.dtype, device=query.device)
-        number = self.num_parts(batch)
+        out = torch.empty(batch, heads, self._out_dim, dtype=query.dtype, device=query.device)
+        blocks = self._num_kv_heads if self._rank is None else -(-heads // _LATENT_HEADS)
+        number = self._num_parts(batch * blocks)
         parts = None
         if number > 1:
-            parts = torch.empty(batch, heads, number, dim + 2, dtype=torch.float32, device=query.device)
-        grid = (self._shape.num_kv_heads, batch, number)
+            parts = torch.empty(batch, heads, number, self._out_dim + 2, dtype=torch.float32, device=query.device)
+        grid = (blocks, batch, number)
         arguments = (
             out,
             query,
@@ -117,6 +129,7 @@ class KernelAttention:
             np.int32(keys.shape[1]),
             np.float32(scale),
             parts,
+            np.int32(heads),
         )
         self._launcher.launch(self._source, "attend_parts", grid, _THREADS, arguments)
         if parts is not None:

@@ -78,6 +78,14 @@ def paged_attention(head_dim: int, group: int, dtype: torch.dtype) -> KernelSour
     )
 
 
+def latent_attention(rank: int, rope_dim: int, dtype: torch.dtype) -> KernelSource:
+    """The same over latent vectors of `rank` numbers and `rope_dim` turned ones, for any number of heads."""
+    kind = ("BFLOAT16",) if dtype is torch.bfloat16 else ()
+    return KernelSource(
+        "latent_attention.cu", ("attend_parts", "combine_parts"), (f"RANK={rank}", f"ROPE_DIM={rope_dim}", *kind)
+    )
+
+
 @cache
 def _with_headers(file_name: str) -> str:
     included: set[str] = set()

@@ -8,17 +8,13 @@
    The compiler is told HEAD_DIM (64 or 128), GROUP (query heads a KV head), and BFLOAT16 (else the numbers are float16).
    Both kernels run with THREADS threads. */
 #include "cuda_block.h"
-#include "cuda_numbers.h"
+#include "cuda_tiles.h"
 
 #define THREADS 128
 #define TILE WARP                      /* tokens; one for each lane when weights are computed */
 #define PIECES (HEAD_DIM / 8)          /* loads of 16 bytes that a head is made of */
 #define HEADS_AT_ONCE (THREADS / HEAD_DIM)
 #define SLOTS ((GROUP + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE)
-
-struct __align__(16) Piece {
-    Number number[8];
-};
 
 /* One more piece a row, so that the lanes of a warp read from different banks. */
 __shared__ Piece tile_keys[TILE][PIECES + 1];
@@ -96,12 +92,12 @@ __device__ inline void add_tile(float *sums) {
    tables         int32 [B, table_width]: the blocks of each sequence
    begins, ends   int32 [B]: the tokens looked at, from and up to
    parts          float32 [B, heads, gridDim.z, HEAD_DIM + 2]: sums, largest score, total weight; not used for one part
-   The grid is (kv_heads, B, number of parts). */
+   The grid is (kv_heads, B, number of parts); `heads` is GROUP times as many. */
 extern "C" __global__ void __launch_bounds__(THREADS)
 attend_parts(Number *out, const Number *query, int query_stride, const Piece *keys, const Piece *values,
              const int *tables, int table_width, const int *begins, const int *ends, int block_size, float scale,
-             float *parts) {
-    int kv_heads = gridDim.x, row = blockIdx.y, heads = kv_heads * GROUP, first_head = blockIdx.x * GROUP;
+             float *parts, int heads) {
+    int kv_heads = gridDim.x, row = blockIdx.y, first_head = blockIdx.x * GROUP;
     int length = ends[row] - begins[row];
     int share = (length + gridDim.z * TILE - 1) / (gridDim.z * TILE) * TILE;
     int begin = begins[row] + blockIdx.z * share, end = min(begin + share, ends[row]);

@@ -119,6 +119,18 @@ def test_what_was_asked_for_and_cannot_be_used_is_refused_by_name(on_gpu: Any, s
             on_gpu(choice, launcher, [], **shape)
 
 
+@pytest.mark.usefixtures("installed")
+def test_latent_vectors_are_left_to_the_kernel_which_proves_itself_on_decodes(on_gpu: Any, shim: Shim) -> None:
+    lines: list[str] = []
+    shape = {"num_kv_heads": 1, "head_dim": 80, "values_in_keys": 64}
+    assert isinstance(on_gpu("auto", shim, lines, **shape), KernelAttention)
+    assert lines[-1] == (
+        "attention: decodes by the kernel for latent vectors, prefills by SDPA; "
+        "flashinfer is not used for compressed attention"
+    )
+    assert {kernel for kernel, _, _ in shim.launched} == {"attend_parts", "combine_parts"}
+
+
 def test_without_either_blocks_are_gathered_and_the_line_says_why(on_gpu: Any) -> None:
     lines: list[str] = []
     assert on_gpu("auto", None, lines) is None

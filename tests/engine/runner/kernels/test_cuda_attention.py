@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
+from engine.runner.attention_choice import attended
 from engine.runner.forward_batch import BatchBuilder
 from engine.runner.kernels.cuda_attention import KernelAttention, PagedDecodePart, why_not
 from engine.runner.kv_cache import KVCache, KVShape
@@ -98,6 +100,47 @@ def test_prefills_beside_decodes_are_left_to_torch(shim: Shim) -> None:
     check(shim, items_of([20, 33, 40, 50], [1, 1, 40, 30]))
 
 
+def check_latent(
+    shim: Shim, lengths: list[int], *, heads: int, rank: int, rope_dim: int, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Decodes over latent vectors attend as in float32 over gathered ones."""
+    items = items_of(lengths)
+    shape = KVShape(1, 1, rank + rope_dim, dtype, rank)
+    cache = KVCache(shape, NUM_BLOCKS, BLOCK_SIZE, CPU).layers[0]
+    cache.keys.copy_(random(*cache.keys.shape, dtype=dtype, seed=2))
+    exact_shape = replace(shape, dtype=torch.float32)
+    exact = KVCache(exact_shape, NUM_BLOCKS, BLOCK_SIZE, CPU).layers[0]
+    exact.keys.copy_(cache.keys)
+    query, key = (random(len(items), number, rank + rope_dim, dtype=dtype, seed=number) for number in (heads, 1))
+    batch = SchedulerOutput(items)
+    ours = BatchBuilder(BLOCK_SIZE, 1, dtype, CPU, (None,), KernelAttention(shim, shape, 1, CPU)).build(batch)
+    plain = BatchBuilder(BLOCK_SIZE, 1, torch.float32, CPU).build(batch)
+    out = attended(ours, query, key, key, cache, shape)
+    expected = attended(plain, query.float(), key.float(), key.float(), exact, exact_shape)
+    assert out.shape == (len(items), heads, rank)
+    torch.testing.assert_close(out.float(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("heads", "rank", "rope_dim"), [(16, 512, 64), (6, 24, 8), (1, 136, 16), (20, 128, 32)])
+def test_decodes_over_latent_vectors_of_all_shapes(
+    shim: Shim, heads: int, rank: int, rope_dim: int, dtype: torch.dtype
+) -> None:
+    check_latent(shim, [1, 16, 33, 100], heads=heads, rank=rank, rope_dim=rope_dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 511, 512])
+def test_latent_contexts_are_cut_into_parts_of_any_length(shim: Shim, length: int) -> None:
+    check_latent(shim, [length], heads=8, rank=64, rope_dim=16)
+    assert {kernel for kernel, _, _ in shim.launched} == {"attend_parts", "combine_parts"}
+
+
+def test_threads_over_latent_vectors_may_run_in_any_order(shim: Shim) -> None:
+    shim.backwards = True
+    check_latent(shim, [5, 40, 7, 90, 1, 64, 2, 33, 12], heads=9, rank=64, rope_dim=16)
+    check_latent(shim, [70], heads=9, rank=64, rope_dim=16)
+
+
 def test_threads_may_run_in_any_order(shim: Shim) -> None:
     shim.backwards = True
     check(shim, items_of([1, 16, 33, 100]), head_dim=128, group=4)
@@ -108,5 +151,8 @@ def test_a_float32_model_names_what_keeps_it_from_the_kernel() -> None:
     assert why_not(KVShape(1, 2, 128, bf16), 8) is None
     assert why_not(KVShape(1, 2, 128, f32), 8) == "float32"
     assert why_not(KVShape(1, 2, 96, bf16), 8) == "heads of 96"
-    assert why_not(KVShape(1, 1, 576, bf16, 512), 128) == "compressed attention"
+    assert why_not(KVShape(1, 1, 576, bf16, 512), 1) is None
+    assert why_not(KVShape(1, 1, 576, f32, 512), 1) == "float32"
+    assert why_not(KVShape(1, 1, 1088, bf16, 1024), 1) == "latent vectors of 1024 and 64"
+    assert why_not(KVShape(1, 1, 28, bf16, 20), 1) == "latent vectors of 20 and 8"
     assert why_not(KVShape(1, 1, 128, bf16), 32) == "32 heads a KV head"

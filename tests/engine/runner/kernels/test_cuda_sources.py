@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from engine.runner.kernels import cuda_attention, cuda_sampler
-from engine.runner.kernels.cuda_sources import APPLY_BITMASK, FOLDER, SAMPLE_ROWS, KernelSource, paged_attention
+from engine.runner.kernels.cuda_sources import (
+    APPLY_BITMASK,
+    FOLDER,
+    SAMPLE_ROWS,
+    KernelSource,
+    latent_attention,
+    paged_attention,
+)
 from tests.engine.runner.kernels import cubin
 
 ARCHITECTURES = (80, 90, 100, 120)
@@ -22,6 +29,8 @@ SOURCES = [
     paged_attention(128, 4, torch.bfloat16),
     paged_attention(64, 3, torch.float16),
     paged_attention(128, 16, torch.float16),
+    latent_attention(512, 64, torch.bfloat16),
+    latent_attention(512, 64, torch.float16),
 ]
 
 
@@ -68,7 +77,7 @@ def test_the_sampler_and_attention_fit_into_the_registers_of_a_block(tmp_path: P
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    for source in (SAMPLE_ROWS, paged_attention(128, 4, torch.bfloat16)):
+    for source in (SAMPLE_ROWS, paged_attention(128, 4, torch.bfloat16), latent_attention(512, 64, torch.bfloat16)):
         path = tmp_path / source.file_name
         path.write_text(source.text)
         command = [nvcc, "-cubin", "-arch=sm_90", "-Xptxas", "-v", *source.options, str(path), "-o", "/dev/null"]
