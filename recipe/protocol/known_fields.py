@@ -27,7 +27,7 @@ class Refusal(NamedTuple):
     advice: str = ""
 
 
-_STATELESS = "Nothing is stored: send the whole conversation."
+STATELESS = "Nothing is stored: send the whole conversation."
 _STRUCTURED = Refusal(advice="Use structured_outputs.")
 
 _ENGINES: Mapping[str, Refusal] = {
@@ -89,8 +89,8 @@ RESPONSES_REFUSED: Mapping[str, Refusal] = {
     **_ENGINES,
     "background": Refusal(),
     "context_management": Refusal(),
-    "conversation": Refusal(advice=_STATELESS),
-    "previous_response_id": Refusal(advice=_STATELESS),
+    "conversation": Refusal(advice=STATELESS),
+    "previous_response_id": Refusal(advice=STATELESS),
     "prompt": Refusal(advice="Send instructions and input."),
     "truncation": Refusal(("disabled",), "Nothing is left out of the input."),
 }

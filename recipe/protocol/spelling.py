@@ -1,17 +1,21 @@
 """Second spellings of typed JSON, which the reference takes as well.
 
 A struct may be the array of its fields, in order, and a string of a fixed set `{"string": null}`. These are looked for
-only in bodies that do not decode as they stand.
+only in bodies that do not decode as they stand. A field that the reference does not have (`Beyond`) is in no array.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import inspect
 
 from recipe.json_value import JsonValue
+
+Beyond: TypeAlias = Annotated[Any, msgspec.Meta(extra={"beyond": "the reference"})]
+"""The type of an optional field that only extensions look at; it takes anything."""
 
 _T = TypeVar("_T", bound=inspect.Type)
 
@@ -41,7 +45,7 @@ def _of_type(kinds: Sequence[inspect.Type], wanted: type[_T]) -> list[_T]:
 def _as_object(items: list[JsonValue], structs: Sequence[inspect.StructType]) -> JsonValue:
     """The array as an object if it holds the tag, where there is one, and every field of one of the structs."""
     for struct in structs:
-        names = [field.encode_name for field in struct.fields]
+        names = [field.encode_name for field in struct.fields if not isinstance(field.type, inspect.Metadata)]
         if struct.tag_field is not None:
             if not items:
                 return {}

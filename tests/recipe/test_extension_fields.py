@@ -191,6 +191,30 @@ def test_a_bad_value_is_refused_and_its_field_named(protocol: str, name: str, va
         ),
         (
             "chat_completions",
+            chat(user([{"type": "file", "file": {"file_id": "x"}}]), model=V4),
+            ".messages[0]: file_id is not supported",
+        ),
+        (
+            "chat_completions",
+            chat(user([{"type": "file", "file": {"file_id": 1}}])),
+            ".messages[0]: file: Expected `str | null`",
+        ),
+        (
+            "responses",
+            responses(input=[user([{"type": "input_text", "text": "a"}, {"type": "input_file", "file_id": "x"}])]),
+            "input[0].content[1]: file_id is not supported",
+        ),
+        ("responses", responses(input=[user(), {"type": "item_reference", "id": "x"}]), "input[1]: item_reference is"),
+        *(
+            (
+                "messages",
+                messages(user([{"type": kind, "source": {"type": "file", "file_id": "x"}}]), model=V4),
+                "messages.0.content[0]: file_id is not supported",
+            )
+            for kind in ("image", "document")
+        ),
+        (
+            "chat_completions",
             chat(structured_outputs={"regex": "a"}, tools=[CHAT_TOOL]),
             "structured_outputs should not be used with tools",
         ),
@@ -208,6 +232,26 @@ def test_a_bad_value_is_refused_and_its_field_named(protocol: str, name: str, va
 )
 def test_what_cannot_be_done_is_refused_in_words_that_say_what(protocol: str, body: Json, told: str) -> None:
     assert refusal(protocol, body).startswith(told)
+
+
+def test_the_fields_of_a_file_may_stand_in_an_object_of_their_own() -> None:
+    file = {"filename": "a.png", "file_data": "data:image/png;base64,AAAA"}
+    for block in ({"type": "file", **file}, {"type": "file", "file": file}):
+        [message] = convert("chat_completions", chat(user([block]))).conversation.messages
+        assert [source.data_url for source in message.image_sources] == [file["file_data"]]
+
+
+def test_what_is_kept_elsewhere_is_left_out_without_the_extension_as_in_the_reference() -> None:
+    off = ConversionOptions()
+    stored = responses(input=[user([{"type": "input_file", "file_id": "x"}]), {"type": "item_reference", "id": "x"}])
+    [message] = convert("responses", stored, off).conversation.messages
+    assert message.content == "[Unsupported Document]"
+    nested = chat(user([{"type": "file", "file": {"file_id": "x"}}]), model=V4)
+    [message] = convert("chat_completions", nested, off).conversation.messages
+    assert message.content == "[Unsupported Image]"
+    document = user([{"type": "document", "source": {"type": "file", "file_id": "x"}}])
+    [message] = convert("messages", messages(document, model=V4), off).conversation.messages
+    assert message.content == "[Unsupported document type: unknown]"
 
 
 def test_an_explicit_thinking_type_wins_over_the_switches_and_these_over_an_effort() -> None:
@@ -257,6 +301,7 @@ USES_EXTENSIONS = frozenset(
         "messages.reasoning_behavior",
         "messages.tool_choice",
         "messages.unknown_fields",
+        "responses.images",
         "responses.rawbody",
         "responses.sampling",
         "responses.unknown_fields",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from recipe.conversation import (
     AssistantMessage,
     ImageSource,
@@ -26,6 +28,7 @@ from recipe.protocol.chat_completions.schema import (
     DeveloperItem,
     ExtendedAssistantItem,
     FileBlock,
+    FileFields,
     ImageUrl,
     ImageUrlBlock,
     MessageItem,
@@ -163,6 +166,7 @@ class History:
         path = f".messages[{index}]"
         token = image_token(self._options, self._version)
         if self._extensions.refusals:
+            blocks = [_flat_file(block, path) if isinstance(block, FileBlock) else block for block in blocks]
             _refuse_file_ids(blocks, path)
         if token is not None:
             blocks = [_image_block(block, path) if isinstance(block, FileBlock) else block for block in blocks]
@@ -181,6 +185,17 @@ class History:
 
 def _image_block(block: FileBlock, path: str) -> ImageUrlBlock:
     return ImageUrlBlock(ImageUrl(_file_url(block, path)))
+
+
+def _flat_file(block: FileBlock, path: str) -> FileBlock:
+    """The block with the fields that it keeps in an object of their own."""
+    if block.file is None:
+        return block
+    try:
+        fields = msgspec.convert(block.file, FileFields)
+    except msgspec.ValidationError as error:
+        raise ConversionError(f"{path}: file: {error}") from None
+    return FileBlock(fields.file_data, fields.file_id, fields.filename)
 
 
 def _refuse_file_ids(blocks: Sequence[Block], path: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from recipe.protocol.spelling import Beyond
 from recipe.protocol.validation import RequestedInference
 
 U8 = Annotated[int, Meta(ge=0, le=2**8 - 1)]
@@ -26,10 +27,16 @@ class ImageUrlBlock(Struct, tag_field="type", tag="image_url"):
     image_url: ImageUrl
 
 
-class FileBlock(Struct, tag_field="type", tag="file"):
+class FileFields(Struct):
     file_data: str | None = None
     file_id: str | None = None
     filename: str | None = None
+
+
+class FileBlock(FileFields, tag_field="type", tag="file"):
+    """A file, its fields here or, as an extension, in an object of their own."""
+
+    file: Beyond = None
 
 
 Block: TypeAlias = TextBlock | ImageUrlBlock | FileBlock

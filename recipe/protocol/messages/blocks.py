@@ -40,6 +40,14 @@ def add_block(content: Content, block: ShownBlock, image_token: str | None, plac
         content.add_image(image_source(block, place), image_token)
 
 
+def refuse_file(block: ShownBlock, place: Place) -> None:
+    """ConversionError for a block whose content is kept elsewhere."""
+    if isinstance(block, ImageBlock) and block.source.kind == "file":
+        raise _no_file(place)
+    if isinstance(block, DocumentBlock) and block.source.file_id is not None:
+        raise ConversionError(f"{place.error}: file_id is not supported. Pass the text of the document instead.")
+
+
 def image_source(block: ImageBlock, place: Place) -> ImageSource:
     """The source of an image block; ConversionError for bad base64, a URL that is not http(s), or a file."""
     source = block.source
@@ -49,7 +57,11 @@ def image_source(block: ImageBlock, place: Place) -> ImageSource:
         if source.url[:4].lower() != "http":
             raise ConversionError(f"{place.error}: invalid url: {quoted(source.url)}")
         return UrlImageSource.trusted(source.url, DETAIL, place.path)
-    raise ConversionError(f"{place.error}: file_id is not supported. Pass the image as a base64 data url instead.")
+    raise _no_file(place)
+
+
+def _no_file(place: Place) -> ConversionError:
+    return ConversionError(f"{place.error}: file_id is not supported. Pass the image as a base64 data url instead.")
 
 
 def _data_url(source: ImageOrigin, place: Place) -> str:

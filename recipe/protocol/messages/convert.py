@@ -130,6 +130,7 @@ def _messages(
         image_token=image_token(options, version),
         has_system_turns=version is ModelVersion.DeepseekV41Flash,
         drops_server_tools=options.messages_web_search is WebSearchBehavior.Drop,
+        refuses_files=options.extensions.refusals,
     )
     history = History(settings).read(body.messages)
     if body.system is None:

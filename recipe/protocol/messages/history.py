@@ -23,7 +23,7 @@ from recipe.errors import ConversionError
 from recipe.protocol.content import Content
 from recipe.protocol.messages.arguments import argument_text
 from recipe.protocol.messages.assistant_turn import AssistantTurn
-from recipe.protocol.messages.blocks import Place, ShownBlock, add_block
+from recipe.protocol.messages.blocks import Place, ShownBlock, add_block, refuse_file
 from recipe.protocol.messages.open_calls import OpenCalls
 from recipe.protocol.messages.schema import (
     ContentBlock,
@@ -57,6 +57,7 @@ class HistorySettings(NamedTuple):
     image_token: str | None
     has_system_turns: bool
     drops_server_tools: bool
+    refuses_files: bool
 
 
 class History:
@@ -105,8 +106,13 @@ class History:
 
     def _read_user_block(self, block: ShownBlock, where: str) -> None:
         shown = Content()
-        add_block(shown, block, self._settings.image_token, Place(where, where))
+        self._show(shown, block, Place(where, where))
         self._messages.append(UserMessage.trusted(shown.text, shown.image_sources, shown.image_ranges))
+
+    def _show(self, content: Content, block: ShownBlock, place: Place) -> None:
+        if self._settings.refuses_files:
+            refuse_file(block, place)
+        add_block(content, block, self._settings.image_token, place)
 
     def _read_result(self, block: ToolResultBlock, where: str) -> list[ToolDefinition]:
         """Append a tool result; returns the tools that it refers to."""
@@ -122,7 +128,7 @@ class History:
                 shown.add_text(part.tool_name)
             else:
                 path = f"{where}.tool_result"
-                add_block(shown, part, self._settings.image_token, Place(f"{path}.content[{position}]", path))
+                self._show(shown, part, Place(f"{path}.content[{position}]", path))
         self._messages.append(
             ToolMessage.trusted(shown.text, block.tool_use_id, shown.image_sources, shown.image_ranges)
         )
@@ -164,7 +170,7 @@ class History:
 
     def _assistant_text(self, block: ShownBlock, where: str) -> str:
         shown = Content()
-        add_block(shown, block, self._settings.image_token, Place(where, where))
+        self._show(shown, block, Place(where, where))
         if shown.image_sources:
             raise ConversionError("Image in assistant message is unsupported")
         return shown.text
@@ -177,7 +183,7 @@ class History:
             if isinstance(block, ToolAdditionBlock):
                 added.append(self._added_tool(block.tool.name, f"{where}.content.{position}"))
             elif isinstance(block, ShownBlock):
-                add_block(shown, block, self._settings.image_token, Place(f"{where}.content[{position}]", where))
+                self._show(shown, block, Place(f"{where}.content[{position}]", where))
             else:
                 raise _misplaced(block, where)
         self._append_system(shown, added)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from recipe.json_value import JsonValue
+from recipe.protocol.spelling import Beyond
 
 U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
@@ -61,6 +62,7 @@ class ImageBlock(msgspec.Struct, tag="image"):
 
 class DocumentSource(msgspec.Struct):
     media_type: str | None = None
+    file_id: Beyond = None
 
 
 class DocumentBlock(msgspec.Struct, tag="document"):

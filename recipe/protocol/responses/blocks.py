@@ -34,6 +34,7 @@ class BlockReader:
         if isinstance(blocks, str):
             content.add_text(blocks)
             return content
+        self._check_files(blocks, f"{item}.{field}")
         self._check_images(blocks, f"{item}.{field}")
         for block in blocks:
             self._add(content, block, item)
@@ -47,6 +48,13 @@ class BlockReader:
             self._check_images(blocks, f"{item}.content")
             raise ConversionError(f"{item}: Image in assistant message is unsupported")
         return self.content(blocks, item, "content").text
+
+    def _check_files(self, blocks: Sequence[Block], path: str) -> None:
+        if not self._refuses_files:
+            return
+        for index, block in enumerate(blocks):
+            if isinstance(block, InputFile) and block.file_id is not None:
+                raise ConversionError(f"{path}[{index}]: file_id is not supported. Pass the text of the file instead.")
 
     def _check_images(self, blocks: Sequence[Block], path: str) -> None:
         for index, block in enumerate(blocks):

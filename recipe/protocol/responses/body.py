@@ -28,6 +28,7 @@ from recipe.protocol.responses.schema import (
     FunctionChoice,
     FunctionTool,
     InputItem,
+    ItemReference,
     MessageItem,
     NamespacedTool,
     NamespaceTool,
@@ -59,6 +60,7 @@ _ITEMS: dict[str, type[InputItem]] = {
     "tool_search_call": ToolSearchCallItem,
     "tool_search_output": ToolSearchOutputItem,
     "web_search_call": WebSearchCallItem,
+    "item_reference": ItemReference,
 }
 _TOOLS: dict[str, type[Tool]] = {
     "function": FunctionTool,

@@ -13,7 +13,7 @@ from recipe.conversation import Conversation, Message, SystemMessage, UserMessag
 from recipe.errors import ConversionError
 from recipe.protocol.constraint import TEXT, ResponseFormat, check_json_word, format_constraint
 from recipe.protocol.extension_fields import extended, extension_fields
-from recipe.protocol.known_fields import RESPONSES_REFUSED, RefusedFields
+from recipe.protocol.known_fields import RESPONSES_REFUSED, STATELESS, RefusedFields
 from recipe.protocol.protocol_request import ProtocolRequest
 from recipe.protocol.responses.blocks import BlockReader
 from recipe.protocol.responses.body import ResponsesDecoder
@@ -23,6 +23,7 @@ from recipe.protocol.responses.offer import ToolOffer, only_selected
 from recipe.protocol.responses.schema import (
     ExtendedResponsesBody,
     InputItem,
+    ItemReference,
     JsonObjectFormat,
     JsonSchemaFormat,
     ResponsesBody,
@@ -90,6 +91,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         fields = extension_fields(body)
         if options.extensions.refusals and isinstance(body, ExtendedResponsesBody):
             _REFUSED.check(body)
+            _refuse_references(body)
         items = _items(body, version)
         offer = ToolOffer(body, version, options, items)
         thinking = request_thinking(None, None if body.reasoning is None else body.reasoning.effort, fields, options)
@@ -135,6 +137,12 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
         return ConversationRequest.converted(
             conversation, version, inference, parsing, bool(body.stream), offer.state()
         )
+
+
+def _refuse_references(body: ResponsesBody) -> None:
+    for index, item in enumerate(body.input or ()):
+        if isinstance(item, ItemReference):
+            raise ConversionError(f"input[{index}]: item_reference is not supported. {STATELESS}")
 
 
 def _items(body: ResponsesBody, version: ModelVersion) -> list[tuple[int, InputItem]]:

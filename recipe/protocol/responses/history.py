@@ -31,6 +31,7 @@ from recipe.protocol.responses.schema import (
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
+    ItemReference,
     MessageItem,
     ReasoningItem,
     ToolSearchCallItem,
@@ -200,7 +201,7 @@ class History:
     def _web_search_call(self, item: WebSearchCallItem, index: int) -> None:
         self._require_outputs()
 
-    def _left_out(self, item: UnknownItem, index: int) -> None:
+    def _left_out(self, item: ItemReference | UnknownItem, index: int) -> None:
         pass
 
     def _require_outputs(self) -> None:
@@ -224,6 +225,7 @@ _READ: dict[type[InputItem], Callable[[History, Any, int], None]] = {
     ToolSearchCallItem: History._search_call,
     ToolSearchOutputItem: History._search_output,
     WebSearchCallItem: History._web_search_call,
+    ItemReference: History._left_out,
     UnknownItem: History._left_out,
 }
 

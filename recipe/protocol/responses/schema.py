@@ -13,6 +13,7 @@ import msgspec
 
 from recipe.image_source import ImageDetail
 from recipe.json_value import JsonValue
+from recipe.protocol.spelling import Beyond
 
 U8: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U32: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -155,7 +156,7 @@ class InputImage(msgspec.Struct, tag="input_image"):
 
 
 class InputFile(msgspec.Struct, tag="input_file"):
-    pass
+    file_id: Beyond = None
 
 
 ContentBlock: TypeAlias = InputText | OutputText | InputImage | InputFile
@@ -218,6 +219,10 @@ class ToolSearchOutputItem(msgspec.Struct, InputItem):
 
 class WebSearchCallItem(msgspec.Struct, InputItem):
     """A search that a server made; it says nothing to the model, but no output may be missing when it comes."""
+
+
+class ItemReference(msgspec.Struct, InputItem):
+    """An item that a server has stored; as if it were not there, but for an extension that refuses it."""
 
 
 class UnknownItem(msgspec.Struct, InputItem):
