@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from engine.backend import ConstraintHandle, EngineRequest, EngineStats, Health
+from engine.entrypoints import event_stream, lifeline
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.routes import Desk, Served, make_http_server
 from engine.entrypoints.served_model import prepare_config
@@ -26,6 +27,7 @@ from recipe import prepare as preparation_worker
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.prepare import Preparer
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason, PromptUsage
+from tests.lived_time import clock
 
 MODEL = "m"
 
@@ -51,7 +53,8 @@ class InlinePool:
 class ScriptedBackend:
     """Yields `tokens` words; waits before the ready chunk, the first token, and between tokens. Raises `error` after.
 
-    `open` holds the requests and compilations under way, `requests` all requests that came.
+    `gate` holds up everything of a request while it is cleared. `open` holds the requests and compilations under way,
+    `requests` all requests that came.
     """
 
     tokens: int = 3
@@ -64,11 +67,16 @@ class ScriptedBackend:
     open: list[str] = field(default_factory=list)
     is_ok: bool = True
     compile_s: float = 0.0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
 
     async def infer(self, request: EngineRequest) -> AsyncGenerator[InferenceChunk, None]:
         self.requests.append(request)
         self.open.append(request.request_id)
         try:
+            await self.gate.wait()
             await asyncio.sleep(self.ready_s)
             usage = PromptUsage(prompt_tokens=len(request.prompt_token_ids))
             yield InferenceChunk.ready(prompt_usage=usage, system_fingerprint="fp_test")
@@ -132,6 +140,8 @@ async def open_door(backend: ScriptedBackend | None = None, **settings: Any) -> 
     with pytest.MonkeyPatch.context() as patch:
         preparer = Preparer(prepare_config(options, files, 8192))
         patch.setattr(preparation_worker, "_preparer", preparer)
+        for module in (lifeline, event_stream):  # their limits count what the loop has lived
+            patch.setattr(module, "time", clock())
         desk = Desk(options, backend)
         served = Served([MODEL], 8192, backend, pool, tokenizer)  # type: ignore[arg-type]
         served.preparer = preparer if "inline_preparation_bytes" in settings else None
@@ -170,14 +180,3 @@ def raw_request(path: str, body: dict[str, Any], *headers: str) -> bytes:
     data = json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(data)}", *headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + data
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 2.0) -> float:
-    """Wait until `condition` holds; how long that took, in seconds."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    while not condition():
-        if loop.time() - started > limit_s:
-            raise AssertionError(f"did not come to be within {limit_s} s")
-        await asyncio.sleep(0.005)
-    return loop.time() - started

@@ -17,8 +17,9 @@ from engine.entrypoints.lifecycle import create_server
 from engine.entrypoints.options import ServerOptions
 from recipe.request import OutputConstraint
 from tests.engine.entrypoints.conftest import Program
-from tests.engine.entrypoints.harness import BODIES, ScriptedBackend, open_door, until
+from tests.engine.entrypoints.harness import BODIES, ScriptedBackend, open_door
 from tests.engine.entrypoints.test_serving import chat, post, text_of
+from tests.lived_time import until
 
 SCHEMA = {
     "type": "object",

@@ -16,8 +16,8 @@ from tests.engine.entrypoints.harness import (
     json_chat,
     open_door,
     raw_request,
-    until,
 )
+from tests.lived_time import until
 
 TOLD_WITHIN_S = 0.1
 ENDLESS: dict[str, Any] = {"tokens": 10**6, "gap_s": 0.01}

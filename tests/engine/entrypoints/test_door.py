@@ -15,7 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.entrypoints.options import OptionError
-from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, open_door, raw_request, until
+from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, open_door, raw_request
+from tests.lived_time import until
 
 CHAT = "/v1/chat/completions"
 SEARCH: dict[str, Any] = {

@@ -14,7 +14,8 @@ from engine.entrypoints.prepare_stage import INLINE_CACHE_MIB, PrepareStage, inl
 from engine.entrypoints.served_model import prepare_config
 from engine.runner.weights.model_files import open_model
 from recipe.encoding.tokenizer import Tokenizer
-from tests.engine.entrypoints.harness import BODIES, Door, chat, open_door, until
+from tests.engine.entrypoints.harness import BODIES, Door, chat, open_door
+from tests.lived_time import until
 
 SMALL_BODY = b'{"model":"m"}'
 LARGE = chat(messages=[{"role": "user", "content": "word " * 300}])

@@ -23,7 +23,8 @@ from engine.entrypoints.options import OptionError, ServerOptions
 from tests.engine.backends.fake_engine import EOS, FakeEngine, serving
 from tests.engine.entrypoints.conftest import ROOT, Program
 from tests.engine.entrypoints.deepseek_directory import write_v41
-from tests.engine.entrypoints.harness import Door, chat, open_door, until
+from tests.engine.entrypoints.harness import Door, chat, open_door
+from tests.lived_time import until
 
 CHAT = "/v1/chat/completions"
 

@@ -17,8 +17,9 @@ from engine.entrypoints.lifecycle import create_server
 from engine.entrypoints.options import ServerOptions
 from engine.entrypoints.shutdown import ENGINE_DEATH_EXIT_CODE, StopSignals, drain
 from tests.engine.entrypoints.conftest import ROOT, Program, start_program
-from tests.engine.entrypoints.harness import Door, ScriptedBackend, chat, open_door, until
+from tests.engine.entrypoints.harness import Door, ScriptedBackend, chat, open_door
 from tests.engine.runner.small_models import make_reference, save_directory
+from tests.lived_time import until
 
 CHAT = "/v1/chat/completions"
 

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from engine.backend import DeadlineExceededError, EngineDeadError
-from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, json_chat, open_door, until
+from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, json_chat, open_door
+from tests.lived_time import until
 
 CHAT = "/v1/chat/completions"
 

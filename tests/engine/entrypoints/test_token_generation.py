@@ -27,8 +27,9 @@ from engine.backends.remote import RemoteBackend
 from engine.backends.remote_endpoint import RemoteLimits
 from recipe.request import OutputConstraint
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason, PromptUsage
-from tests.engine.entrypoints.harness import MODEL, Door, chat, open_door, until
+from tests.engine.entrypoints.harness import MODEL, Door, chat, open_door
 from tests.engine.fake_runner import make_request
+from tests.lived_time import until
 
 PATH = "/inference/v1/generate"
 
