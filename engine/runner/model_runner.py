@@ -24,6 +24,7 @@ from engine.runner.forward_batch import BatchBuilder
 from engine.runner.graph_runner import CudaGraphs, GraphDevice, GraphRunner
 from engine.runner.graph_sampler import GraphSampler
 from engine.runner.host_memory import keep_freed_memory
+from engine.runner.kernels.cuda_experts import open_experts
 from engine.runner.kernels.cuda_masks import CudaLane, Lane
 from engine.runner.kernels.cuda_path import open_kernels
 from engine.runner.kernels.cuda_sampler import CudaSampler
@@ -127,6 +128,8 @@ class ModelRunner:
         launcher = open_kernels(device, say)
         wanted = Wanted(model.kv_shape, model.group, config.block_size, device)
         paged = open_attention(config.attention, launcher, wanted, say)
+        if device.type == "cuda":
+            open_experts(model.experts, launcher, config.max_num_seqs, say)
         records = paged is not None and not config.enforce_eager
         lane = CudaLane(device) if device.type == "cuda" else None
         if lane is not None:
@@ -158,7 +161,7 @@ class ModelRunner:
         model, cache, paged = self._model, self._cache, self._builder.paged
         if model is None or cache is None or paged is None:
             return
-        if model.synchronises:
+        if any(layer.few_rows is None for layer in model.experts):
             say("CUDA graphs: none, as the host decides which experts compute")
             return
         started = perf_counter()

@@ -86,6 +86,12 @@ def latent_attention(rank: int, rope_dim: int, dtype: torch.dtype) -> KernelSour
     )
 
 
+def experts(dtype: torch.dtype) -> KernelSource:
+    """The products of a few rows of `dtype` with the matrices of their experts."""
+    kind = ("BFLOAT16",) if dtype is torch.bfloat16 else ()
+    return KernelSource("experts.cu", ("multiply_gated", "multiply"), kind)
+
+
 @cache
 def _with_headers(file_name: str) -> str:
     included: set[str] = set()

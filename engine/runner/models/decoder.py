@@ -55,10 +55,10 @@ class Decoder:
         self.kv_shape = config.kv_shape(checkpoint.dtype)
         self.group = config.group
         self.windows: Sequence[Window] = tuple(dict.fromkeys(config.windows))
-        self.synchronises = config.experts is not None  # which wait for the number of rows of each expert
         self._rope = rope
         self._embedding = checkpoint.take(EMBEDDING)  # [V, H]
         self._layers = [_Layer(config, checkpoint, layer, rope) for layer in range(config.num_layers)]
+        self.experts = [layer.mlp for layer in self._layers if isinstance(layer.mlp, Experts)]
         self._norm = RmsNorm(checkpoint.take("model.norm.weight"), config.rms_norm_eps)
         self._head = make_linear(self._embedding if config.tied else checkpoint.take(HEAD))
 
@@ -83,12 +83,12 @@ class _Layer:
         self._input_norm = RmsNorm(checkpoint.take(f"{prefix}input_layernorm.weight"), eps)
         self._attention = _make_attention(config, checkpoint, index, rope)
         self._mlp_norm = RmsNorm(checkpoint.take(f"{prefix}post_attention_layernorm.weight"), eps)
-        self._mlp = _make_mlp(config, checkpoint, index)
+        self.mlp = _make_mlp(config, checkpoint, index)
 
     def forward(self, x: torch.Tensor, tables: RopeTables, batch: ForwardBatch, cache: LayerCache) -> torch.Tensor:
         """x `[T, H]` -> `[T, H]`."""
         x = self._attention.forward(self._input_norm(x), x, tables, batch, cache)
-        return self._mlp.forward(self._mlp_norm(x), x)
+        return self.mlp.forward(self._mlp_norm(x), x)
 
 
 def _make_attention(config: DecoderConfig, checkpoint: Checkpoint, index: int, rope: Rope) -> Attention:

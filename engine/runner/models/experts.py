@@ -2,10 +2,13 @@
 
 The assignments of tokens to experts are sorted by expert, so that every expert that has any work does it in one pair of
 products over its rows. Results go back to the order of the tokens before they are summed: a token's result does not
-depend on what else is in the batch, nor on the order in which experts finish.
+depend on what else is in the batch, nor on the order in which experts finish. torch needs the numbers of rows on the
+host; where somebody computes few rows without them, graphs can record it.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch.nn.functional import linear, silu
@@ -18,36 +21,54 @@ from engine.runner.weights.checkpoint import Checkpoint
 _TINY = 1e-20
 
 
+class FewRows(Protocol):
+    """Computes the experts of up to `most_rows` tokens without asking the host."""
+
+    most_rows: int
+
+    def compute(self, x: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        """As `by_torch`."""
+        ...
+
+
 class Experts:
-    """A layer of experts, with its weights."""
+    """A layer of experts, with its weights; with `few_rows`, that computes those of few tokens."""
 
     def __init__(self, config: ExpertsConfig, checkpoint: Checkpoint, prefix: str) -> None:
         experts = [f"{prefix}experts.{index}." for index in range(config.count)]
         self._router = Router(config, checkpoint, prefix)
-        self._gate_up = checkpoint.take_stack([[f"{e}gate_proj.weight", f"{e}up_proj.weight"] for e in experts])
-        self._down = checkpoint.take_stack([[f"{e}down_proj.weight"] for e in experts])  # [E, H, I]
+        self.few_rows: FewRows | None = None
+        self.gate_up = checkpoint.take_stack([[f"{e}gate_proj.weight", f"{e}up_proj.weight"] for e in experts])
+        self.down = checkpoint.take_stack([[f"{e}down_proj.weight"] for e in experts])  # [E, H, I]
         self._shared = GatedMlp(checkpoint, f"{prefix}shared_experts.") if config.shared_size else None
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """residual + experts(x), all `[T, H]`."""
         weights, chosen = self._router.choose(x)  # [T, K]
-        order = chosen.flatten().argsort(stable=True)  # assignments, by expert
-        counts = chosen.flatten().bincount(minlength=len(self._gate_up)).tolist()
-        results = torch.empty((len(order), x.shape[1]), dtype=x.dtype, device=x.device)
-        results[order] = self._computed(x.index_select(0, order // chosen.shape[1]), counts)
+        few = self.few_rows
+        compute = by_torch if few is None or len(x) > few.most_rows else few.compute
+        results = compute(x, chosen, self.gate_up, self.down)  # [T * K, H]
         mixed = (results.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
         return (residual if self._shared is None else self._shared.forward(x, residual)) + mixed
 
-    def _computed(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """`rows` `[T * K, H]` lie by expert, `counts` of them for each; what the experts make of them."""
-        out = torch.empty_like(rows)
-        begin = 0
-        for expert, count in enumerate(counts):
-            if count:
-                gate, up = linear(rows[begin : begin + count], self._gate_up[expert]).chunk(2, dim=-1)
-                torch.mm(silu(gate).mul_(up), self._down[expert].t(), out=out[begin : begin + count])
-                begin += count
-        return out
+
+def by_torch(x: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """`x` `[T, H]` through the experts `chosen` int64 `[T, K]`; what each makes of its row, `[T * K, H]`.
+
+    `gate_up` are `[E, 2 * I, H]`, `down` `[E, H, I]`. Waits for the device.
+    """
+    order = chosen.flatten().argsort(stable=True)  # assignments, by expert
+    counts = chosen.flatten().bincount(minlength=len(down)).tolist()
+    rows = x.index_select(0, order // chosen.shape[1])
+    out, begin = torch.empty_like(rows), 0
+    for expert, count in enumerate(counts):
+        if count:
+            gate, up = linear(rows[begin : begin + count], gate_up[expert]).chunk(2, dim=-1)
+            torch.mm(silu(gate).mul_(up), down[expert].t(), out=out[begin : begin + count])
+            begin += count
+    results = torch.empty_like(out)
+    results[order] = out
+    return results
 
 
 class Router:

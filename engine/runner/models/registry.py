@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from engine.runner.forward_batch import ForwardBatch
     from engine.runner.kv_cache import KVCache
+    from engine.runner.models.experts import Experts
 
 
 class Model(Protocol):
@@ -32,7 +33,7 @@ class Model(Protocol):
     kv_shape: KVShape
     group: int  # query heads that share a KV head
     windows: Sequence[Window]  # those of its layers, each once
-    synchronises: bool  # whether `forward` waits for the device, so that no graph can record it
+    experts: list[Experts]  # its layers of experts, which wait for the device where nobody else computes few rows
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Compute the batch's tokens, write their KV to `cache`; float32 logits `[sampling rows, vocab_size]`."""

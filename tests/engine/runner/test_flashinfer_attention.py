@@ -158,7 +158,7 @@ def test_a_model_in_the_engine_gives_the_tokens_of_the_reference(tmp_path: Path,
 class Attending:
     """A model of one layer that gives what attention gives, over two windows."""
 
-    vocab_size, group, windows, synchronises = 128, 2, (None, 6), False
+    vocab_size, group, windows, experts = 128, 2, (None, 6), ()
     kv_shape = KVShape(1, 1, 64, torch.bfloat16)
 
     def forward(self, batch: Any, cache: KVCache) -> torch.Tensor:

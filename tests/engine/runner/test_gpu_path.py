@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_model_whose_experts_are_counted_on_the_host_is_not_recorded(
     lines: list[str] = []
     runner = make_runner(reference, tmp_path, Shim(libraries), lines)
     model: Any = runner._model
-    model.synchronises = True
+    model.experts = [SimpleNamespace(few_rows=None)]
     runner.capture(FakeGraphs(), 4, lines.append)
     assert not runner.replays_graphs
     assert lines[-1] == "CUDA graphs: none, as the host decides which experts compute"

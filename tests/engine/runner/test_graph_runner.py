@@ -49,7 +49,7 @@ class EchoModel:
 
     vocab_size, group = 5 + MAX_LEN // BLOCK_SIZE, 1
     windows = (None, 6)
-    synchronises = False
+    experts = ()
     kv_shape = KVShape(1, 1, 64, torch.bfloat16)
 
     def __init__(self) -> None:

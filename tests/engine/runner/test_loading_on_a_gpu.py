@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from engine.backend import EngineRequest
@@ -137,6 +138,69 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(gpu: Gpu, fi
     with pytest.raises(ModelLoadError, match="the model does not fit"):
         gpu.load(files)
     assert not gpu.saying("weights")
+
+
+LATENT = {"head_dim": 16, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 16, "v_head_dim": 10}
+ROUTED = {"moe_intermediate_size": 24, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1}
+SPARSE: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {**LATENT, **ROUTED, "q_lora_rank": None, "num_key_value_heads": 6},
+    "deepseek_v3": {**LATENT, **ROUTED, "q_lora_rank": 24, "num_key_value_heads": 6, "n_group": 2, "topk_group": 1},
+    "qwen3_moe": {"head_dim": 64, "num_experts": 6, "moe_intermediate_size": 24},
+}
+
+
+class StrictGraphs(FakeGraphs):
+    """Refuses to record what waits for a device, as a GPU does: whatever has the host look at what was computed."""
+
+    class Watching(TorchDispatchMode):
+        WAITING = ("_local_scalar_dense", "bincount", "nonzero", "masked_select", "_unique2", "unique_consecutive")
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function.overloadpacket.__name__ in self.WAITING:
+                raise RuntimeError(f"{function} waits for the device")
+            return function(*args, **(kwargs or {}))
+
+    def capture(self, compute: Any) -> Any:
+        with self.Watching():
+            return super().capture(compute)
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_compressed_attention_and_experts_are_recorded_and_give_the_tokens_of_the_reference(
+    gpu: Gpu, kind: str, tmp_path: Path
+) -> None:
+    all_chosen = make_reference(kind=kind, **SPARSE[kind] | {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1})
+    gpu.graphs = StrictGraphs()
+    runner = gpu.load(open_model(str(save_directory(all_chosen, tmp_path))))
+    assert gpu.saying("CUDA graphs")[0].startswith("CUDA graphs: forward and sampling of 1, 2, 4 sequences, ")
+    assert gpu.saying("experts") == ["experts: by the kernel for up to 4 tokens a step, else by torch"]
+    assert ("latent vectors" in runner.description) is kind.startswith("deepseek")
+    for sequence in run(runner):  # rounding does not decide which experts there are
+        check_greedy(all_chosen, sequence)
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_a_few_experts_a_token_decode_the_same_with_graphs_as_without(gpu: Gpu, kind: str, tmp_path: Path) -> None:
+    reference = make_reference(kind=kind, **SPARSE[kind] | {"num_experts_per_tok": 2})
+    files = open_model(str(save_directory(reference, tmp_path)))
+    tokens = []
+    for eager in (False, True):
+        runner = gpu.load(files, enforce_eager=eager)
+        assert runner.replays_graphs is not eager
+        tokens.append([sequence.token_ids for sequence in run(runner)])
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_without_the_kernels_such_models_are_launched(
+    gpu: Gpu, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: None)
+    reference = make_reference(kind=kind, **SPARSE[kind] | {"num_experts_per_tok": 2})
+    runner = gpu.load(open_model(str(save_directory(reference, tmp_path))))
+    assert gpu.saying("experts") == ["experts: by torch; the GPU kernels cannot be used here"]
+    assert not runner.replays_graphs
+    run(runner)
 
 
 def test_without_a_kernel_that_draws_forward_passes_alone_are_recorded(

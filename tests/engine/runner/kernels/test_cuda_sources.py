@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runner.kernels import cuda_attention, cuda_sampler
+from engine.runner.kernels import cuda_attention, cuda_experts, cuda_sampler
 from engine.runner.kernels.cuda_sources import (
     APPLY_BITMASK,
     FOLDER,
     SAMPLE_ROWS,
     KernelSource,
+    experts,
     latent_attention,
     paged_attention,
 )
@@ -23,6 +24,7 @@ from tests.engine.runner.kernels import cubin
 ARCHITECTURES = (80, 90, 100, 120)
 REGISTERS_A_BLOCK, SHARED_BYTES_A_BLOCK = 65_536, 48 * 1024  # of all of them, without asking for more
 THREADS = {"apply_bitmask": 1024, "sample_rows": 1024, "attend_parts": 128, "combine_parts": 128}
+THREADS |= {"multiply_gated": 128, "multiply": 128}
 SOURCES = [
     APPLY_BITMASK,
     SAMPLE_ROWS,
@@ -31,6 +33,8 @@ SOURCES = [
     paged_attention(128, 16, torch.float16),
     latent_attention(512, 64, torch.bfloat16),
     latent_attention(512, 64, torch.float16),
+    experts(torch.bfloat16),
+    experts(torch.float16),
 ]
 
 
@@ -41,6 +45,7 @@ def named(source: KernelSource) -> str:
 def test_every_source_is_compiled_here_for_the_threads_that_are_launched() -> None:
     assert {THREADS[kernel] for kernel in ("apply_bitmask", "sample_rows")} == {cuda_sampler._THREADS}
     assert {THREADS[kernel] for kernel in ("attend_parts", "combine_parts")} == {cuda_attention._THREADS}
+    assert {THREADS[kernel] for kernel in ("multiply_gated", "multiply")} == {cuda_experts._THREADS}
     assert {source.file_name for source in SOURCES} == {path.name for path in FOLDER.glob("*.cu")}
 
 
@@ -77,7 +82,8 @@ def test_the_sampler_and_attention_fit_into_the_registers_of_a_block(tmp_path: P
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    for source in (SAMPLE_ROWS, paged_attention(128, 4, torch.bfloat16), latent_attention(512, 64, torch.bfloat16)):
+    sources = (paged_attention(128, 4, torch.bfloat16), latent_attention(512, 64, torch.bfloat16))
+    for source in (SAMPLE_ROWS, *sources, experts(torch.bfloat16)):
         path = tmp_path / source.file_name
         path.write_text(source.text)
         command = [nvcc, "-cubin", "-arch=sm_90", "-Xptxas", "-v", *source.options, str(path), "-o", "/dev/null"]
