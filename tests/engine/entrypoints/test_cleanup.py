@@ -7,13 +7,15 @@ import asyncio
 import pytest
 
 from engine.entrypoints.cleanup import run_to_completion
+from tests.lived_time import turns
 
 
 async def test_cleanup_finishes_although_its_task_is_cancelled_twice() -> None:
     steps: list[str] = []
+    may_end = asyncio.Event()
 
     async def slow() -> None:
-        await asyncio.sleep(0.05)
+        await may_end.wait()
         steps.append("cleaned")
 
     async def work() -> None:
@@ -26,8 +28,10 @@ async def test_cleanup_finishes_although_its_task_is_cancelled_twice() -> None:
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
     task.cancel()
-    await asyncio.sleep(0.01)
+    await turns()
     task.cancel()
+    await turns()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert steps == ["cleaned"]

@@ -96,7 +96,7 @@ def test_a_wrong_line_of_the_file_is_one_line(
 def ended(*arguments: str) -> tuple[int, str, list[str]]:
     """The program's exit code, its last line, and those before."""
     command = [sys.executable, "server.py", "--workers", "1", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     *before, last = done.stderr.splitlines()
     return done.returncode, last, before
 

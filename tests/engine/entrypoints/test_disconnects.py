@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.engine.entrypoints.harness import (
     open_door,
     raw_request,
 )
-from tests.lived_time import until
+from tests.lived_time import HANG_S, turns, until
 
 TOLD_WITHIN_S = 0.1
 ENDLESS: dict[str, Any] = {"tokens": 10**6, "gap_s": 0.01}
@@ -46,7 +47,8 @@ async def test_leaving_a_stream_frees_it_within_a_tenth_of_a_second(path: str, h
         await reader.readuntil(b"word")
         leave(writer, how)
         assert await until(door.is_idle) < TOLD_WITHIN_S
-        assert door.desk.telemetry.metrics.requests[(path_name(path), "disconnected")] == 1
+        requests = door.desk.telemetry.metrics.requests
+        await until(lambda: requests[path_name(path), "disconnected"] == 1)  # the account follows the cleanup
 
 
 def path_name(path: str) -> str:
@@ -97,10 +99,10 @@ async def test_a_reader_that_takes_nothing_is_cut_and_costs_the_others_nothing()
         _, slow = await connect(door, raw_request("/v1/chat/completions", chat(stream=True)))
         reader, quick = await connect(door, raw_request("/v1/chat/completions", chat(stream=True)))
         await until(lambda: len(door.backend.open) == 2)
-        received, loop = 0, asyncio.get_running_loop()
-        started = loop.time()
-        while len(door.backend.open) == 2 and loop.time() - started < 10:
-            received += len(await reader.read(1 << 20))
+        received = 0
+        async with asyncio.timeout(HANG_S):
+            while len(door.backend.open) == 2:
+                received += len(await reader.read(1 << 20))
         assert len(door.backend.open) == 1 and received > 1 << 20
         requests = door.desk.telemetry.metrics.requests
         await until(lambda: requests["chat_completions", "slow_reader"] == 1)  # the account follows the cleanup
@@ -109,14 +111,23 @@ async def test_a_reader_that_takes_nothing_is_cut_and_costs_the_others_nothing()
         assert await until(door.is_idle) < 1
 
 
+async def settled(number: Callable[[], int]) -> int:
+    """What `number` comes to stay at while everybody else has turns."""
+    before = -1
+    while (now := number()) != before:
+        before = now
+        await turns(200)
+    return now
+
+
 async def test_a_reader_that_takes_nothing_holds_a_bounded_amount() -> None:
     backend = ScriptedBackend(tokens=10**6, word="x" * 2000 + " ", gap_s=0.0)
     async with open_door(backend, send_timeout_s=30.0) as door:
         _, writer = await connect(door, raw_request("/v1/chat/completions", chat(stream=True)))
-        await asyncio.sleep(0.3)
-        tokens = next(iter(door.desk.telemetry._open.values())).completion_tokens
-        await asyncio.sleep(0.2)
-        assert next(iter(door.desk.telemetry._open.values())).completion_tokens == tokens  # it waits for its reader
+        await until(lambda: bool(door.backend.open))
+        (account,) = door.desk.telemetry._open.values()
+        async with asyncio.timeout(HANG_S):  # it comes to wait for its reader
+            assert 0 < await settled(lambda: account.completion_tokens) < 100_000
         writer.transport.abort()
         await until(door.is_idle)
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.entrypoints.options import OptionError
 from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, open_door, raw_request
-from tests.lived_time import until
+from tests.lived_time import HANG_S, until
 
 CHAT = "/v1/chat/completions"
 SEARCH: dict[str, Any] = {
@@ -231,7 +231,7 @@ async def test_a_client_of_http_1_0_gets_a_stream_that_ends_with_its_connection(
     async with open_door() as door:
         reader, writer = await asyncio.open_connection(*door.address)
         writer.write(raw_request(CHAT, chat(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        text = await asyncio.wait_for(reader.read(), 5)
+        text = await asyncio.wait_for(reader.read(), HANG_S)
         assert text.startswith(b"HTTP/1.0 200") and b"chunked" not in text and text.endswith(b"data: [DONE]\n\n")
         writer.close()
 
@@ -243,7 +243,7 @@ async def test_pipelined_requests_on_one_connection_are_answered_in_order() -> N
         writer.write(b"".join(raw_request(CHAT, chat(stream=i % 2 == 0), f"x-request-id: {ids[i]}") for i in range(6)))
         text = b""
         while text.count(b'"finish_reason":"stop"') < 6:
-            text += await asyncio.wait_for(reader.read(1 << 16), 5)
+            text += await asyncio.wait_for(reader.read(1 << 16), HANG_S)
         assert sorted(ids, key=lambda name: text.index(name.encode())) == ids
         writer.close()
 

@@ -11,6 +11,7 @@ from aiohttp import ClientSession, web
 from engine.backend import EngineDeadError, EngineError, RequestRefusedError
 from engine.entrypoints.errors import ApiError, anthropic_envelope
 from engine.entrypoints.http_server import HttpServer, Route, RouteTable, json_response, read_body
+from tests.lived_time import HANG_S
 
 MAX_BODY = 2 << 20
 FAILURES = {
@@ -58,10 +59,10 @@ async def raw(url: str, data: bytes, *, then: bytes = b"") -> bytes:
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
-    first = await asyncio.wait_for(reader.read(4096), 5)
+    first = await asyncio.wait_for(reader.read(4096), HANG_S)
     if then:
         writer.write(then)
-        first += await asyncio.wait_for(reader.read(4096), 5)
+        first += await asyncio.wait_for(reader.read(4096), HANG_S)
     writer.close()
     return first
 

@@ -6,8 +6,15 @@ import asyncio
 
 import pytest
 
+from engine.entrypoints import lifeline as lifeline_module
 from engine.entrypoints.errors import ApiError
 from engine.entrypoints.lifeline import TICK_S, Clock, Lifeline, Phase, TimeLimits
+from tests.lived_time import clock as loop_clock
+
+
+@pytest.fixture(autouse=True)
+async def time_of_the_loop(leaping_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline_module, "time", loop_clock())
 
 
 def clock(phases: dict[Phase, float] | None = None, **limits: float) -> Clock:

@@ -33,7 +33,7 @@ OUTPUTS = (
     "<think>Now I know.</think>It is sunny in Paris & <b>warm</b>.",
 )
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from engine.entrypoints.served_model import prepare_config
 from engine.runner.weights.model_files import open_model
 from recipe.encoding.tokenizer import Tokenizer
 from tests.engine.entrypoints.harness import BODIES, Door, chat, open_door
-from tests.lived_time import until
+from tests.lived_time import HANG_S, until
 
 SMALL_BODY = b'{"model":"m"}'
 LARGE = chat(messages=[{"role": "user", "content": "word " * 300}])
@@ -30,7 +30,7 @@ async def answer(door: Door, path: str, body: dict[str, Any]) -> tuple[int, dict
 async def test_a_small_body_is_answered_while_no_worker_is(path: str) -> None:
     async with open_door(inline_preparation_bytes=1024) as door:
         door.pool.gate.clear()
-        status, _ = await asyncio.wait_for(answer(door, path, BODIES[path]), 2)
+        status, _ = await asyncio.wait_for(answer(door, path, BODIES[path]), HANG_S)
         assert status == 200
         assert door.desk.telemetry.metrics.prepare.total > 0
         await until(door.is_idle)

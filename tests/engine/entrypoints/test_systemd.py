@@ -33,7 +33,7 @@ def test_the_program_says_ready_when_it_listens_and_stopping_when_it_is_told_to_
             client.connect(str(tmp_path / "http"))
         process.send_signal(signal.SIGTERM)
         second = channel.recv(1000).decode()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert first == f"READY=1\nSTATUS=serving on unix:{tmp_path / 'http'}"
     assert second == "STOPPING=1"
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.backend import DeadlineExceededError, EngineDeadError
 from tests.engine.entrypoints.harness import BODIES, Door, ScriptedBackend, chat, json_chat, open_door
-from tests.lived_time import until
+from tests.lived_time import HANG_S, until
 
 CHAT = "/v1/chat/completions"
 
@@ -51,9 +51,9 @@ async def test_a_body_that_does_not_arrive_is_a_408_and_gives_its_permit_back() 
     async with open_door(body_timeout_s=0.2) as door:
         reader, writer = await asyncio.open_connection(*door.address)
         writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nabc".encode())
-        answer = await asyncio.wait_for(reader.read(4096), 5)
+        answer = await asyncio.wait_for(reader.read(4096), HANG_S)
         assert answer.startswith(b"HTTP/1.1 408") and b"body_timeout" in answer
-        assert door.is_idle()
+        await until(door.is_idle)
         writer.close()
 
 
@@ -62,7 +62,7 @@ async def test_headers_that_do_not_arrive_are_a_408(beginning: bytes) -> None:
     async with open_door(headers_timeout_s=0.2) as door:
         reader, writer = await asyncio.open_connection(*door.address)
         writer.write(beginning)
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), HANG_S)
         assert answer.startswith(b"HTTP/1.1 408") and b"headers_timeout" in answer
         writer.close()
 
@@ -76,10 +76,12 @@ async def test_trickling_headers_of_a_later_request_are_cut_too_and_an_idle_conn
         await asyncio.sleep(0.4)
         writer.write(request)
         assert (await reader.read(4096)).startswith(b"HTTP/1.1 200")
-        for byte in b"GET":
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.05)
-        assert (await asyncio.wait_for(reader.read(4096), 2)).startswith(b"HTTP/1.1 408")
+        answer = asyncio.ensure_future(asyncio.wait_for(reader.read(4096), HANG_S))
+        writer.write(b"GET /")
+        while not answer.done():
+            writer.write(b"x")
+            await asyncio.wait((answer,), timeout=0.05)
+        assert (await answer).startswith(b"HTTP/1.1 408")
         writer.close()
 
 
@@ -88,7 +90,7 @@ async def test_headers_over_the_limit_are_refused() -> None:
         for line in (b"X-Long: " + b"x" * 2000, b"\r\n".join(b"X-%d: y" % i for i in range(150))):
             reader, writer = await asyncio.open_connection(*door.address)
             writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
-            assert b" 400 " in (await asyncio.wait_for(reader.read(4096), 5)).split(b"\r\n")[0]
+            assert b" 400 " in (await asyncio.wait_for(reader.read(4096), HANG_S)).split(b"\r\n")[0]
             writer.close()
 
 
@@ -117,22 +119,35 @@ async def test_each_protocol_ends_a_broken_stream_with_an_error_event_of_its_own
                 assert data["error"]["code"] == "token_gap_timeout"
 
 
+async def post_and_wait_for(door: Door, path: str, body: Any, filler: str, times: int) -> str:
+    """The text of a stream whose backend begins when that many fillers have been read."""
+    door.backend.gate.clear()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(door.url + path, json=body | {"stream": True}) as answer,
+        asyncio.timeout(HANG_S),
+    ):
+        assert answer.status == 200
+        text = ""
+        while text.count(filler) < times:
+            text += (await answer.content.readany()).decode()
+        door.backend.gate.set()
+        return text + await answer.text()
+
+
 async def test_silence_is_filled_with_what_no_client_takes_for_an_event() -> None:
-    async with open_door(ScriptedBackend(first_s=0.5), ping_interval_s=0.1) as door:
+    async with open_door(ping_interval_s=0.1) as door:
         for path, body in BODIES.items():
-            _, text, _ = await post(door, path, body | {"stream": True})
             filler = 'event: ping\ndata: {"type":"ping"}' if path.endswith("messages") else ": keep-alive"
-            assert text.count(filler) >= 2
+            text = await post_and_wait_for(door, path, body, filler, times=2)
             events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
             assert events and "word" in text
 
 
 async def test_an_error_after_a_keep_alive_is_an_event_in_every_protocol() -> None:
-    backend = ScriptedBackend(ready_s=9.0)
-    async with open_door(backend, ping_interval_s=0.1, queue_timeout_s=0.4) as door:
+    async with open_door(ScriptedBackend(error=EngineDeadError("gone"), tokens=0), ping_interval_s=0.1) as door:
         for path, body in BODIES.items():
-            status, text, _ = await post(door, path, body | {"stream": True})
-            assert status == 200
+            text = await post_and_wait_for(door, path, body, "ping" if path.endswith("messages") else "alive", times=1)
             _, data = last_event(text)
             assert "error" in data or data["response"]["status"] == "failed"
 
@@ -149,7 +164,7 @@ async def test_the_engine_is_told_the_deadline_and_its_own_error_is_the_same_one
 
 
 async def test_the_death_of_the_engine_reaches_whoever_waits_and_whoever_comes_later() -> None:
-    backend = ScriptedBackend(tokens=3, gap_s=0.05, error=EngineDeadError("gone"))
+    backend = ScriptedBackend(tokens=3, gap_s=0.01, error=EngineDeadError("gone"))
     async with open_door(backend) as door:
         results = await asyncio.gather(*(post(door, CHAT, chat()) for _ in range(5)))
         assert {status for status, _, _ in results} == {503}
