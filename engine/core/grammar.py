@@ -4,7 +4,7 @@
     sequence.matcher = compiled.new_matcher()      # this sequence's own place in it
     mask = filler.fill(matchers)                   # while the forward runs; a None is a row that needs no mask
     matcher.accept_token(token_id)                 # after the draw
-    matcher.accept_forced(limit)                   # what must follow needs no draw
+    matcher.accept_forced(limit, least)            # what must follow needs no draw
 
 A matcher follows the tokens that the sequence keeps. Preemption keeps them all, so it needs no rollback; `rollback` is
 for tokens that are taken back.
@@ -23,8 +23,11 @@ class GrammarMatcher(Protocol):
         """Advance over `token_id`; false, and nothing changes, when the grammar does not allow it."""
         ...
 
-    def accept_forced(self, limit: int) -> list[int]:
-        """Advance over the next tokens as long as one alone is allowed, `limit` at most; which they are."""
+    def accept_forced(self, limit: int, least: int = 1) -> list[int]:
+        """Advance over the next tokens as long as one alone is allowed, `limit` at most; which they are.
+
+        None are taken, and nothing changes, when they are fewer than `least`.
+        """
         ...
 
     def allows_everything(self) -> bool:

@@ -34,6 +34,10 @@ from recipe.stream.inference import InferenceFinishReason
 
 _order, _num_tokens = attrgetter("order"), attrgetter("num_tokens")
 _MAX_FORCED_TOKENS = 16  # at once, so that no step becomes long for the others in it
+# A token more in a step costs little as long as there are few. Beside many sequences it costs what it costs in a step
+# of its own, and the others wait for it; but a longer run is cheaper together than token by token.
+_FEW_SEQUENCES = 3
+_LONG_RUN = 4
 
 
 class Scheduler:
@@ -251,13 +255,18 @@ class Scheduler:
         try:
             if not matcher.accept_token(output.token_ids[-1]):
                 return _limit_of(matcher) or EngineError("the constraint does not allow the token that was drawn")
-            forced = matcher.accept_forced(self._num_forceable(sequence))
+            forced = matcher.accept_forced(self._num_forceable(sequence), self._num_worth_forcing)
         except Exception as error:
             return EngineError(f"the constraint failed: {error}")
         sequence.num_forced_tokens = len(forced)
         sequence.token_ids += forced
         output.token_ids += forced
         return None
+
+    @property
+    def _num_worth_forcing(self) -> int:
+        """How many forced tokens must come together to be taken without a draw."""
+        return 1 if len(self.running) <= _FEW_SEQUENCES else _LONG_RUN
 
     def _num_forceable(self, sequence: Sequence) -> int:
         """How many tokens may be forced now; none where every token needs its logits."""

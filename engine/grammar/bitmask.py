@@ -42,13 +42,13 @@ class BitmaskFiller:
 
     def _compute(self, bound: list[tuple[LLMatcher, int]], rows: Bitmask) -> None:
         """Write the masks of grammars into their rows, stop tokens aside."""
-        num_bytes = self._num_words * 4
+        num_bytes, first_row = self._num_words * 4, rows.ctypes.data
         if len(bound) < _MANY_ROWS or self._num_threads < 2:
             for matcher, row in bound:
-                matcher.unsafe_compute_mask_ptr(rows[row].ctypes.data, num_bytes)
+                matcher.unsafe_compute_mask_ptr(first_row + row * num_bytes, num_bytes)
         else:
             self._executor = self._executor or LLExecutor(self._num_threads)
-            self._executor.unsafe_compute_mask_ptr(bound, rows.ctypes.data, num_bytes, len(rows))
+            self._executor.unsafe_compute_mask_ptr(bound, first_row, num_bytes, len(rows))
 
     def _next_buffer(self, num_rows: int) -> Bitmask:
         self._buffers.reverse()

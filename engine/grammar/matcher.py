@@ -9,9 +9,10 @@ end-of-sequence bits give way to the sequence's stop tokens, which are allowed e
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import takewhile
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from llguidance import LLMatcher
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 _MAX_TOKEN_S = 0.05  # of CPU time to follow one token: every other sequence waits for that
 
 
+class _EndBit(NamedTuple):
+    """Where the mask has a token that ends a sequence, or would end it; `stops` tells this one."""
+
+    word: int
+    bit: np.uint32
+    others: np.uint32
+    stops: bool
+
+    @classmethod
+    def of(cls, token_id: int, stop_ids: Container[int]) -> Self:
+        bit = np.uint32(1 << (token_id % 32))
+        return cls(token_id // 32, bit, ~bit, token_id in stop_ids)
+
+
 class Matcher:
     """Implements `engine.core.grammar.GrammarMatcher`. `bound` is the grammar's matcher once it holds, else None."""
 
@@ -34,7 +49,7 @@ class Matcher:
         self._gates = grammar.gates
         self._vocabulary = vocabulary
         self._stop_ids = [token for token in stop_ids if token < vocabulary.vocab_size]
-        self._end_ids = sorted({*self._stop_ids, *vocabulary.eos_token_ids})
+        self._end_bits = [_EndBit.of(token, self._stop_ids) for token in {*self._stop_ids, *vocabulary.eos_token_ids}]
         self._accepted: list[int] = []
         self._slowness = ""  # what is said of a grammar that takes too long
         self.bound: LLMatcher | None = None
@@ -58,12 +73,17 @@ class Matcher:
         self._accepted.append(token_id)
         return True
 
-    def accept_forced(self, limit: int) -> list[int]:
-        """Advance over the next tokens as long as one alone is allowed, `limit` at most; which they are."""
-        if self.bound is None or limit <= 0 or self._slowness:
+    def accept_forced(self, limit: int, least: int = 1) -> list[int]:
+        """Advance over the next tokens as long as one alone is allowed, `limit` at most; which they are.
+
+        None are taken, and nothing changes, when they are fewer than `least`.
+        """
+        if self.bound is None or limit < least or self._slowness:
             return []
         forced = self.bound.compute_ff_tokens()[:limit]
         tokens = list(takewhile(lambda token: token not in self._stop_ids, forced))  # these wait for the end
+        if len(tokens) < least:
+            return []
         del tokens[self.bound.try_consume_tokens(tokens) :]
         self._accepted += tokens
         return tokens
@@ -87,12 +107,11 @@ class Matcher:
             return
         may_end = self._may_end()
         words = row.view(np.uint32)
-        for token_id in self._end_ids:
-            bit = np.uint32(1 << (token_id % 32))
-            if may_end and token_id in self._stop_ids:
-                words[token_id // 32] |= bit
-            elif self.bound is not None or token_id in self._stop_ids:
-                words[token_id // 32] &= ~bit
+        for end in self._end_bits:
+            if may_end and end.stops:
+                words[end.word] |= end.bit
+            elif self.bound is not None or end.stops:
+                words[end.word] &= end.others
         if self._entry_id is not None:
             words[self._entry_id // 32] |= np.uint32(1 << (self._entry_id % 32))
 

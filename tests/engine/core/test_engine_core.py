@@ -253,7 +253,7 @@ class FakeMatcher:
             raise answer
         return answer
 
-    def accept_forced(self, limit: int) -> list[int]:
+    def accept_forced(self, limit: int, least: int = 1) -> list[int]:
         return []
 
     def allows_everything(self) -> bool:

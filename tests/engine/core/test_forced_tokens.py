@@ -38,7 +38,9 @@ class ForcingMatcher(FakeMatcher):
         self._left -= 1
         return True
 
-    def accept_forced(self, limit: int) -> list[int]:
+    def accept_forced(self, limit: int, least: int = 1) -> list[int]:
+        if len(self._due[:limit]) < least:
+            return []
         taken, self._due = self._due[:limit], self._due[limit:]
         self._left -= len(taken)
         return taken
@@ -96,6 +98,25 @@ def test_forced_tokens_come_with_the_drawn_one_and_cost_no_step_of_their_own() -
     assert [token for output in outputs for token in output.token_ids] == expected
     assert len(outputs) == len(runner.batches) < 40 and max(len(output.token_ids) for output in outputs) == 17
     assert core.stats().completion_tokens == 60 and outputs[-1].finish_reason is InferenceFinishReason.Length
+
+
+def test_beside_many_sequences_short_forced_runs_are_drawn_and_long_ones_still_come_together() -> None:
+    requests = [forcing(f"r{number}", [number, 2], seed=number, max_tokens=60) for number in range(5)]
+    core = constrained_core(ForcedRunner())
+    lengths: dict[int, set[int]] = {1: set(), 5: set()}
+    for together in (requests[:1], requests):
+        sequences = [core.add_request(request) for request in together]
+        while not any(sequence.is_finished for sequence in sequences):
+            for output in core.step():
+                if not output.is_admission and output.finish_reason is None:
+                    lengths[len(together)].add(len(output.token_ids) - 1)
+        while core.has_work:
+            core.step()
+        for sequence, request in zip(sequences, together, strict=True):
+            expected = lone_run(list(request.prompt_token_ids), sequence.seed, 60, core.max_model_len)
+            assert sequence.completion_token_ids == expected
+    assert 3 in lengths[1], "alone, a run of three comes together"
+    assert not lengths[5] & {1, 2, 3} and {0, 9} <= lengths[5]
 
 
 @given(data=st.data())
@@ -160,7 +181,7 @@ def test_a_runner_that_runs_ahead_draws_every_token() -> None:
         def accept_token(self, token_id: int) -> bool:
             return True
 
-        def accept_forced(self, limit: int) -> list[int]:
+        def accept_forced(self, limit: int, least: int = 1) -> list[int]:
             return [5] * min(limit, 3)
 
     class Grammar(ForcingGrammar):
@@ -185,7 +206,7 @@ def test_a_grammar_that_ends_within_a_forced_run_ends_its_sequence_there() -> No
 
 def test_what_goes_wrong_with_forced_tokens_ends_the_sequence_alone() -> None:
     class Matcher(ForcingMatcher):
-        def accept_forced(self, limit: int) -> list[int]:
+        def accept_forced(self, limit: int, least: int = 1) -> list[int]:
             raise ValueError("broken")
 
     class Grammar(ForcingGrammar):

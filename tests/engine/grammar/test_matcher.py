@@ -236,6 +236,13 @@ def test_a_forced_token_that_would_end_the_output_is_left_to_the_mask(deepseek: 
     assert stopped.accept_forced(0) == [] and stopped.accept_forced(5) == []
 
 
+def test_fewer_forced_tokens_than_asked_for_are_left_to_the_draw(deepseek: Vocabulary) -> None:
+    matcher = compiled(deepseek, "choice", '["one, two, three"]').new_matcher(STOPS)
+    whole = tokens_of(deepseek, "one, two, three")
+    assert matcher.accept_forced(20, len(whole) + 1) == [] == matcher.accept_forced(len(whole) - 1, len(whole))
+    assert matcher.accept_token(whole[0]) and matcher.accept_forced(20, len(whole) - 1) == whole[1:]
+
+
 def test_a_grammar_that_runs_into_a_limit_says_so_and_allows_nothing_more(
     smollm2: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
