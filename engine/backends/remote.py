@@ -102,7 +102,7 @@ class RemoteBackend:
         reason = self._fleet.reason()
         details = {
             endpoint.name: {
-                "problem": endpoint.problem,
+                "problem": endpoint.problem or endpoint.misfit,
                 "draining": endpoint.is_draining,
                 "requests": endpoint.load.requests,
                 "kv_tokens": endpoint.load.kv_tokens,

@@ -19,6 +19,7 @@ from engine.backends.remote_dialect import (
     Dialect,
     EndpointBusyError,
     EndpointFault,
+    EndpointMisfitError,
     EngineUpdate,
     RemoteRequest,
 )
@@ -29,6 +30,8 @@ _MAX_ERROR_BYTES = 64 << 10
 _ABORT_TIMEOUT_S = 2.0
 _LAST_BYTES_TIMEOUT_S = 0.1
 _BUSY = frozenset({429})
+_NO_ROUTE = frozenset({404, 405})
+_NO_ENTRY = frozenset({401, 403})
 
 
 class Attempt:
@@ -88,8 +91,15 @@ class Attempt:
         message = _message(text) or f"status {response.status}"
         if response.status in REFUSALS:
             raise RequestRefusedError(f"the engine refused the request: {message:.1000}")
+        if misfit := self._misfit(response.status):
+            raise EndpointMisfitError(f"POST {self._dialect.generate_path} answers {response.status}: {misfit}")
         fault = EndpointBusyError if response.status in _BUSY else EndpointFault
         raise fault(f"it answered {response.status}: {message:.400}")
+
+    def _misfit(self, status: int) -> str:
+        if status in _NO_ROUTE:
+            return self._dialect.without_route
+        return "--endpoint-api-key must be the key that the engines want" if status in _NO_ENTRY else ""
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bool:
         """Take in what came, as payloads; whether there can be more."""

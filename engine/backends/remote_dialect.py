@@ -31,6 +31,13 @@ class EndpointBusyError(EndpointFault):
     """An engine has too much to do: no sign that anything is wrong with it."""
 
 
+class EndpointMisfitError(EndpointFault):
+    """An engine runs, but was started in another way than this front: the message says what to change.
+
+    It names no address, so that clients may be told.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class EngineUpdate:
     """What one event says. `token_ids` are new ones, without the token that stopped the sequence.
@@ -71,13 +78,17 @@ class UpdateReader(Protocol):
 
 
 class Dialect(Protocol):
-    """A kind of engine. At `identity_paths` it says in which version it is and which model it serves."""
+    """A kind of engine. At `identity_paths` it says in which version it is and which model it serves.
+
+    `without_route` says what to change where there is nothing at `generate_path`.
+    """
 
     kind: str
     generate_path: str
     health_path: str
     load_path: str
     identity_paths: tuple[str, ...]
+    without_route: str
 
     def body(self, remote: RemoteRequest) -> bytes:
         """The POST that starts a generation. Raises `RequestRefusedError` naming what the engine cannot do."""

@@ -64,7 +64,8 @@ class Endpoint:
     """Belongs to the event loop in which it is first used.
 
     `is_reachable` is what the last look said; before the first one, hope. A draining endpoint gets no new requests.
-    `system_fingerprint` is what the engine was when it was last asked. `name` is the URL without a password in it.
+    `misfit` is what has to be changed before it can serve. `system_fingerprint` is what the engine was when it was last
+    asked. `name` is the URL without a password in it.
     """
 
     def __init__(self, url: str, limits: RemoteLimits, api_key: str | None = None) -> None:
@@ -73,6 +74,7 @@ class Endpoint:
         self.is_reachable = True
         self.is_draining = False
         self.problem = ""
+        self.misfit = ""
         self.num_open = 0
         self.num_open_tokens = 0
         self.num_attempts = 0
@@ -138,6 +140,7 @@ class Endpoint:
     def note_reachable(self, problem: str) -> None:
         self.problem, self.is_reachable = problem, not problem
         if problem:
+            self.misfit = ""
             self._others, self._identified_at = Load(), -IDENTITY_AGE_S
 
     async def aclose(self) -> None:

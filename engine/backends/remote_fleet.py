@@ -76,7 +76,7 @@ class Fleet:
         now = time.monotonic()
         usable = [end for end in self._endpoints.values() if end.url not in route.tried and end.is_usable(now)]
         if not usable:
-            raise EnginesUnavailableError(self.reason() or "no engine could serve the request")
+            raise EnginesUnavailableError(self.reason() or f"no engine could serve the request{self.misfits()}")
         self._turn = (self._turn + 1) % len(usable)
         usable = usable[self._turn :] + usable[: self._turn]  # equally good ones take turns
         expected = min(route.request.sampling_params.max_tokens, int(self._mean_output_tokens))
@@ -101,6 +101,11 @@ class Fleet:
         endpoint.faults["failed"] += 1
         endpoint.circuit.fail(time.monotonic())
 
+    def note_misfit(self, endpoint: Endpoint, misfit: str) -> None:
+        """An engine was started in another way than this front."""
+        endpoint.misfit = misfit
+        self.note_failure(endpoint)
+
     def note_unreachable(self, endpoint: Endpoint, problem: str) -> None:
         """An engine could not be connected to: nothing goes there until a look says otherwise."""
         endpoint.faults["unreachable"] += 1
@@ -115,7 +120,12 @@ class Fleet:
         now = time.monotonic()
         if any(endpoint.is_usable(now) for endpoint in self._endpoints.values()):
             return ""
-        return f"none of the {len(self._endpoints)} engines can be used now"
+        return f"none of the {len(self._endpoints)} engines can be used now{self.misfits()}"
+
+    def misfits(self) -> str:
+        """What has to be changed at engines that run, as the end of a sentence; empty if nothing is known."""
+        known = sorted({endpoint.misfit for endpoint in self._endpoints.values() if endpoint.misfit})
+        return f": {'; '.join(known)}" if known else ""
 
     def total_load(self) -> Load:
         return sum((endpoint.load for endpoint in self._endpoints.values()), Load())

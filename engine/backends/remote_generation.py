@@ -16,7 +16,13 @@ import uuid
 
 from engine.backend import DeadlineExceededError, EngineError, RequestRefusedError
 from engine.backends.remote_attempt import Attempt
-from engine.backends.remote_dialect import EndpointBusyError, EndpointFault, EngineUpdate, RemoteRequest
+from engine.backends.remote_dialect import (
+    EndpointBusyError,
+    EndpointFault,
+    EndpointMisfitError,
+    EngineUpdate,
+    RemoteRequest,
+)
 from engine.backends.remote_fleet import Fleet, Route
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason, PromptUsage
 
@@ -121,11 +127,13 @@ class Generation:
         if self.num_tokens or self._finish_reason is not None:
             raise EngineError("an engine failed in the middle of the answer") from fault
         if len(self._route.tried) >= MAX_ATTEMPTS and not self._fleet.reason():
-            raise EngineError(f"{MAX_ATTEMPTS} engines failed the request") from fault
+            raise EngineError(f"{MAX_ATTEMPTS} engines failed the request{self._fleet.misfits()}") from fault
 
     def _note(self, attempt: Attempt, fault: EndpointFault) -> None:
         if isinstance(fault, EndpointBusyError):
             self._fleet.note_busy(attempt.endpoint)
+        elif isinstance(fault, EndpointMisfitError):
+            self._fleet.note_misfit(attempt.endpoint, str(fault))
         elif attempt.was_connected:
             self._fleet.note_failure(attempt.endpoint)
         else:
@@ -164,6 +172,7 @@ class Generation:
         if reason is None or self._attempt is None:
             raise EngineError("the engine's stream ended without a finish")
         self._attempt.endpoint.circuit.succeed()
+        self._attempt.endpoint.misfit = ""
         self.num_tokens += self._num_hidden
         self._fleet.note_output(self.num_tokens)
         self.outcome = reason.name.lower()

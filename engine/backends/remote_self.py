@@ -24,6 +24,7 @@ class SelfDialect(VllmDialect):
     """`server.py`, in the version of this one."""
 
     kind = "self"
+    without_route = "the endpoints must be servers of this program, in this version"
 
     def reader(self, remote: RemoteRequest) -> VllmReader:
         return VllmReader(remote, hides_stop_token=True)

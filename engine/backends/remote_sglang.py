@@ -73,6 +73,7 @@ class SglangDialect:
     health_path = "/health"
     load_path = "/v1/loads"
     identity_paths: tuple[str, ...] = ("/server_info",)
+    without_route = "the endpoints must be SGLang servers of a model that generates"
 
     def body(self, remote: RemoteRequest) -> bytes:
         request, params = remote.request, remote.request.sampling_params

@@ -115,6 +115,7 @@ class VllmDialect:
     health_path = "/health"
     load_path = "/metrics"
     identity_paths: tuple[str, ...] = ("/version", "/v1/models")
+    without_route = "start vLLM with --enable-scale-out, or this server with --backend vllm-completions"
 
     def body(self, remote: RemoteRequest) -> bytes:
         request = remote.request

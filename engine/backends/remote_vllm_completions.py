@@ -19,6 +19,7 @@ class VllmCompletionsDialect(VllmDialect):
 
     kind = "vllm-completions"
     generate_path = "/v1/completions"
+    without_route = "the endpoints must be vLLM servers of a model that generates"
 
     def body(self, remote: RemoteRequest) -> bytes:
         request = remote.request

@@ -9,9 +9,10 @@ from engine.backends.metric_lines import MetricLines
 from engine.backends.remote import RemoteBackend
 from engine.backends.remote_endpoint import Endpoint, RemoteLimits
 from engine.backends.remote_identity import fingerprint
-from tests.engine.backends.fake_engine import FakeEngine
-from tests.engine.backends.fake_fleet import KINDS, PROMPT, fleet, play, until
+from tests.engine.backends.fake_engine import FakeCompletions, FakeEngine, FakeSglang
+from tests.engine.backends.fake_fleet import KINDS, PROMPT, fleet, play, tokens_of
 from tests.engine.fake_runner import make_request
+from tests.lived_time import until
 
 
 async def fingerprint_of(backend: RemoteBackend) -> str | None:
@@ -103,6 +104,7 @@ async def test_the_state_of_the_circuit_is_told(monkeypatch: pytest.MonkeyPatch)
     engine = FakeEngine()
     engine.faults = [500] * 3
     async with fleet(engine) as backend:
+        monkeypatch.setattr(backend.fleet.endpoints[0].circuit, "_cooldown_s", 1000.0)
         states = [backend.endpoint_stats()[0].circuit]
         for _ in range(3):
             with pytest.raises(EngineError):
@@ -143,3 +145,35 @@ def test_metrics_are_summed_over_the_ranks_and_what_is_no_number_is_left_out() -
     lines = MetricLines("a", "a:b")
     body = b'# HELP a text\na{rank="0"} 1.0\na{rank="1"} 2.5\na:b 3\na:bc{x="a"} 9\nxa 9\na:b NaN\na nonsense\n'
     assert lines.sums(body) == {"a": 3.5, "a:b": 3.0}
+
+
+async def test_a_vllm_without_its_token_route_is_told_with_what_to_change() -> None:
+    plain, fit = FakeCompletions(), FakeEngine()
+    async with fleet(plain, kind="vllm") as backend:
+        for _ in range(5):  # until the circuit is open, and then
+            with pytest.raises(EnginesUnavailableError, match=r"generate answers 404.*--enable-scale-out") as caught:
+                await play(backend)
+        assert "127.0.0.1" not in str(caught.value)
+        health = backend.health()
+        assert not health.ok and "--enable-scale-out" in health.reason
+        assert "404" in health.details[plain.url]["problem"]
+    async with fleet(plain, fit, kind="vllm") as backend:
+        assert [tokens_of(await play(backend)) for _ in range(3)] == [[11, 12, 13]] * 3
+        assert backend.health().ok
+
+
+@pytest.mark.parametrize(("status", "told"), [(401, "endpoint-api-key"), (403, "endpoint-api-key"), (405, "SGLang")])
+async def test_what_an_engine_lacks_is_told_until_it_serves_again(status: int, told: str) -> None:
+    engine = FakeSglang()
+    engine.faults = [status]
+    async with fleet(engine, kind="sglang") as backend:
+        with pytest.raises(EnginesUnavailableError, match=told):
+            await play(backend)
+        assert tokens_of(await play(backend)) == [11, 12, 13]
+        assert backend.fleet.misfits() == ""
+
+
+async def test_what_three_engines_lack_is_told_when_there_are_more() -> None:
+    async with fleet(*(FakeCompletions() for _ in range(4)), kind="vllm") as backend:
+        with pytest.raises(EngineError, match=r"3 engines failed the request: POST .*--enable-scale-out"):
+            await play(backend)
