@@ -20,6 +20,8 @@ MAX_TOKENS_UPPER_BOUND = 393_216  # the default largest accepted `max_tokens`
 class _Named(Enum):
     """An enum whose members print as `Class.Member` and convert to their position."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python
+
     def __int__(self) -> int:
         return int(self.value)
 

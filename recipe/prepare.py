@@ -167,8 +167,9 @@ class Preparer:
             request = self._request(protocol, body)
             model = request.model
             converted = request.convert(self.config.options)
-            token_ids = self.encoding.encode_packed(converted.conversation)
-            image_sources = self._image_sources(converted.conversation)
+            conversation = converted.conversation
+            token_ids = self.encoding.encode_packed(conversation)
+            image_sources = self._image_sources(conversation)
             limit = converted.max_tokens
             max_tokens: int | MaxTokens = limit
             if not image_sources:
@@ -187,7 +188,10 @@ class Preparer:
 
     def _image_sources(self, conversation: Conversation) -> Sequence[ImageSource]:
         """The images of a prompt in the order of their placeholders."""
-        if not any(message.image_sources for message in conversation.messages):
+        for message in conversation.messages:
+            if message.image_sources:
+                break
+        else:
             return ()
         return self.encoding.render_conversation(conversation).image_sources
 
@@ -226,10 +230,12 @@ class Preparer:
     def _complete(self, converted: ConversationRequest, token_ids: bytes) -> None:
         """Tell the parser what only the model and the prompt tell: the markup, and whether reasoning is open."""
         parsing, constraint = converted.parsing_options, converted.inference_options.output_constraint
-        parsing.single_call = constraint is not None and constraint.single_call
-        parsing.markup = markup = self._markup
+        if constraint is not None and constraint.single_call:
+            parsing.single_call = True
+        markup = self._markup
         if markup is None:
             return
+        parsing.markup = markup
         parsing.prompt_opens_reasoning = opens_reasoning(token_ids, self.tokenizer, markup)
         if parsing.prompt_opens_reasoning and parsing.thinking_initial_stage is None:
             parsing.thinking_initial_stage = ThinkingInitialStage.ReasoningStart

@@ -110,7 +110,7 @@ def _choices(
 
 def _parsing(request: CompletionRequest) -> ParsingOptions:
     """Nothing but stop strings is looked for, and the text keeps the newlines it begins with."""
-    return ParsingOptions(
+    return ParsingOptions.trusted(
         parse_tool_calls=False,
         thinking_initial_stage=ThinkingInitialStage.ContentContinuation,
         stop_sequences=request.stop_strings,

@@ -26,15 +26,16 @@ from recipe.stream.inference import InferenceChunk, InferenceFinishReason, Promp
 _WORD = re.compile(r"\s*\S+\s*|\s+")
 _MAX_TOKEN_ID = 2**32 - 1
 _FINISH_REASONS = {"stop": InferenceFinishReason.Stop, "length": InferenceFinishReason.Length}
+_CUT = InferenceChunk.finish(InferenceFinishReason.Length)
 _FIELDS = {"text", "token_ids", "finish_reason"}
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One output: a chunk a token, and how it ends."""
+    """One output: a chunk a token, and the one that ends it."""
 
     chunks: tuple[InferenceChunk, ...]
-    finish_reason: InferenceFinishReason = InferenceFinishReason.Stop
+    end: InferenceChunk
 
 
 class MockBackend:
@@ -56,7 +57,9 @@ class MockBackend:
         if not 0 <= rate < float("inf"):
             raise ConfigError(f"mock_rate must be >= 0 tokens a second. Given: {rate}")
         self._rate = rate
-        same_word = Recording((InferenceChunk.text("word ", 1),) * tokens)
+        same_word = Recording(
+            (InferenceChunk.text("word ", 1),) * tokens, InferenceChunk.finish(_FINISH_REASONS["stop"])
+        )
         self._recordings = cycle([same_word] if script is None else load_script(Path(script)))
         self._system_fingerprint = system_fingerprint
         self._is_closed = False
@@ -75,13 +78,14 @@ class MockBackend:
             yield InferenceChunk.ready(prompt_usage=usage, system_fingerprint=self._system_fingerprint)
             started_at, interval_s = time.monotonic(), 1 / self._rate if self._rate else 0.0
             for index, chunk in enumerate(recording.chunks[:limit], 1):
-                await self._wait_for_turn(started_at + index * interval_s, request)
+                if self._rate or request.stream:
+                    await self._wait_for_turn(started_at + index * interval_s)
+                self._check(request)
                 self._num_completion_tokens += 1
                 yield chunk
         finally:
             self._num_running -= 1
-        is_cut = limit < len(recording.chunks)
-        yield InferenceChunk.finish(InferenceFinishReason.Length if is_cut else recording.finish_reason)
+        yield _CUT if limit < len(recording.chunks) else recording.end
 
     async def compile(self, constraint: OutputConstraint) -> ConstraintHandle:
         """Accept any constraint; none is enforced."""
@@ -101,12 +105,12 @@ class MockBackend:
         """Refuse later requests, and end open ones at their next token. Idempotent."""
         self._is_closed = True
 
-    async def _wait_for_turn(self, due_at: float, request: EngineRequest) -> None:
+    async def _wait_for_turn(self, due_at: float) -> None:
         """Wait until a token is due; without a rate, let every other stream have its turn."""
-        if self._rate:
-            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
-        elif request.stream:
-            await asyncio.sleep(0)
+        await asyncio.sleep(max(0.0, due_at - time.monotonic()) if self._rate else 0)
+
+    def _check(self, request: EngineRequest) -> None:
+        """EngineDeadError or DeadlineExceededError if no more may come."""
         if self._is_closed:
             raise EngineDeadError("the mock backend was closed")
         if request.deadline is not None and request.deadline <= time.monotonic():
@@ -138,7 +142,7 @@ def _recording(line: str, where: str) -> Recording:
     if reason not in ("stop", "length"):
         raise ConfigError(f"{where}: finish_reason must be stop or length")
     chunks = _text_chunks(entry["text"], where) if "text" in entry else _token_chunks(entry["token_ids"], where)
-    return Recording(chunks, _FINISH_REASONS[reason])
+    return Recording(chunks, InferenceChunk.finish(_FINISH_REASONS[reason]))
 
 
 def _text_chunks(text: Any, where: str) -> tuple[InferenceChunk, ...]:

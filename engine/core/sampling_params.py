@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
@@ -13,8 +14,7 @@ _MAX_U32 = 2**32 - 1
 _NUMBERS = (int, float)
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(msgspec.Struct, frozen=True):
     """Sampling settings of one request; raises `ValueError` naming the field for values out of range.
 
     Order of application to the raw logits: repetition, presence and frequency penalties; `logit_bias`;
@@ -34,7 +34,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = {}
     min_tokens: int = 0
     bad_words_token_ids: Sequence[Sequence[int]] = ()
     stop_token_ids: Sequence[int] = ()

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from engine.backend import Backend, EngineError, EngineRequest
 from engine.entrypoints.cleanup import run_to_completion
 from recipe.stream.inference import InferenceChunk
@@ -31,7 +33,7 @@ def _choice_request(request: EngineRequest, index: int) -> EngineRequest:
     seed = request.sampling_params.seed
     if seed is not None:
         seed = (seed + index * _SEED_STRIDE) & _SEED_MASK
-    params = replace(request.sampling_params, seed=seed)
+    params = msgspec.structs.replace(request.sampling_params, seed=seed)
     return replace(request, request_id=f"{request.request_id}-{index}", sampling_params=params)
 
 

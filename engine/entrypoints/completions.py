@@ -49,7 +49,8 @@ class CompletionHandler(GenerationHandler):
 
     async def _engine_requests(self, exchange: Exchange, prepared: list[PreparedRequest]) -> list[EngineRequest]:
         """One request a choice, each with an ID of its own, and with a seed of its own among those of one prompt."""
-        constraint = await self._compile(exchange, prepared[0])
+        wanted = prepared[0].inference_options.output_constraint
+        constraint = None if wanted is None else await self._compile(exchange, wanted)
         number = prepared[0].inference_options.n
         requests = []
         for index in range(0, len(prepared), number):

@@ -57,7 +57,8 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._messages or self._current_request is not None:
-            self._stop_expecting()
+            if self._headers_due is not None:
+                self._stop_expecting()
         elif self._headers_due is None and self._waiter is not None:
             self._expect_headers()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from multidict import istr
 
 from engine.backend import Backend, ConstraintHandle, EngineError, EngineRequest
 from engine.core.sampling_params import SamplingParams
@@ -37,10 +38,12 @@ from engine.entrypoints.telemetry import RequestTrace, Telemetry
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.image import ImageInfo
 from recipe.prepare import PreparedRequest, RejectedRequest
+from recipe.request import OutputConstraint
 from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
 
 _QUEUE, _PREFILL, _DECODE, _GENERATE = Phase.QUEUE, Phase.PREFILL, Phase.DECODE, Phase.GENERATE
+_X_TIMINGS = istr("x-timings")
 _YES = frozenset({"1", "true", "on", "yes"})
 
 
@@ -52,12 +55,9 @@ class Exchange:
     protocol: WireProtocol
     response_id: str
     trace: RequestTrace
+    lifeline: Lifeline
     permit: Permit | None = None
     sink: Sink | None = None
-
-    @property
-    def lifeline(self) -> Lifeline:
-        return self.trace.lifeline
 
 
 class GenerationHandler:
@@ -95,9 +95,10 @@ class GenerationHandler:
 
         async def handle(request: HttpRequest, request_id: str) -> web.StreamResponse:
             key = None if request.key is None else request.key.name
-            trace = RequestTrace(request_id, protocol.name, key, Lifeline(self._clock))
-            trace.shows_timings = request.headers.get("x-timings", "").lower() in _YES
-            return await self._serve(Exchange(request, protocol, protocol.new_id(), trace))
+            lifeline = Lifeline(self._clock)
+            trace = RequestTrace(request_id, protocol.name, key, lifeline)
+            trace.shows_timings = request.headers.get(_X_TIMINGS, "").lower() in _YES
+            return await self._serve(Exchange(request, protocol, protocol.new_id(), trace, lifeline))
 
         return handle
 
@@ -125,8 +126,9 @@ class GenerationHandler:
         lifeline = exchange.lifeline
         body = await self._read_body(exchange)
         prepared = await self._prepare(exchange, body)
-        images = await self._resolve_images(exchange, prepared)
-        constraint = await self._compile(exchange, prepared)
+        images = await self._resolve_images(exchange, prepared) if prepared.image_sources else ()
+        wanted = prepared.inference_options.output_constraint
+        constraint = None if wanted is None else await self._compile(exchange, wanted)
         engine_request = self._engine_request(exchange, prepared, constraint)
         engine_request.images = images
         exchange.sink = self._sink(exchange, prepared)
@@ -156,17 +158,12 @@ class GenerationHandler:
 
     async def _resolve_images(self, exchange: Exchange, prepared: PreparedRequest) -> Sequence[ImageInfo]:
         """The images of the prompt; `prepared` gets the `max_tokens` that they leave."""
-        if not prepared.image_sources:
-            return ()
         exchange.lifeline.enter(Phase.IMAGES)
         resolved = await self._images.resolve(prepared)
         prepared.max_tokens = resolved.max_tokens
         return resolved.images
 
-    async def _compile(self, exchange: Exchange, prepared: PreparedRequest) -> ConstraintHandle | None:
-        constraint = prepared.inference_options.output_constraint
-        if constraint is None:
-            return None
+    async def _compile(self, exchange: Exchange, constraint: OutputConstraint) -> ConstraintHandle:
         exchange.lifeline.enter(Phase.COMPILE)
         return await self._backend.compile(constraint)
 
@@ -265,7 +262,7 @@ class GenerationHandler:
 
     def _note(self, exchange: Exchange, chunk: InferenceChunk) -> None:
         """Take a chunk into the accounts: phase, times, tokens."""
-        trace, lifeline = exchange.trace, exchange.trace.lifeline
+        trace, lifeline = exchange.trace, exchange.lifeline
         number = chunk.token_count or len(chunk.token_ids or ())
         if number:
             trace.completion_tokens += number

@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import istr
 
 from engine.entrypoints.auth import KeyRing
 from engine.entrypoints.connection import Connection, ConnectionLimits
@@ -27,6 +28,7 @@ Handler = Callable[[Any, str], Awaitable[web.StreamResponse]]
 """Takes an `HttpRequest` and its ID."""
 
 MAX_REQUEST_ID_CHARS = 128
+_EXPECT, _X_REQUEST_ID = istr("Expect"), istr("x-request-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def _malformed_response(status: int, error: BaseException | None) -> JsonRespons
 
 def request_id_of(request: web.BaseRequest) -> str:
     """The client's `x-request-id` when it is usable, else a fresh one."""
-    given = request.headers.get("x-request-id", "")
+    given = request.headers.get(_X_REQUEST_ID, "")
     if given and len(given) <= MAX_REQUEST_ID_CHARS and given.isascii() and given.isprintable():
         return given
     return "req_" + new_hex(12)
@@ -183,9 +185,15 @@ def json_response(
 
 async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float = 0.0) -> bytes:
     """The whole body, after answering `Expect: 100-continue`; raises a 413 or 408 `ApiError`. 0 s is no limit."""
+    content = request.content
+    if content.is_eof():  # it came with the headers
+        body: bytes = content.read_nowait()
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        return body
     if (request.content_length or 0) > max_bytes:
         raise _too_large(max_bytes)
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+    if request.headers.get(_EXPECT, "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
         if not timeout_s:
@@ -197,7 +205,7 @@ async def read_body(request: web.BaseRequest, max_bytes: int, timeout_s: float =
 
 
 async def _read_up_to(request: web.BaseRequest, max_bytes: int) -> bytes:
-    """The body; most arrive in one piece, which is not copied."""
+    """The body, which is not copied where it arrives in one piece."""
     content = request.content
     body = await content.readany()
     if not content.at_eof():

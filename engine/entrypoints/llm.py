@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import msgspec
 
 from engine.backend import EngineDeadError, RequestRefusedError
 from engine.config import ConfigError, EngineConfig
@@ -228,11 +229,11 @@ class LLM:
     def _resolved(self, params: core.SamplingParams) -> SamplingParams:
         """The settings with their fields for texts, and with the tokens of their bad words."""
         if not isinstance(params, SamplingParams):
-            return SamplingParams(**{item.name: getattr(params, item.name) for item in fields(params)})
+            return SamplingParams(**msgspec.structs.asdict(params))
         if not params.bad_words:
             return params
         words = bad_word_token_ids(params.bad_words, self._tokenizer)
-        return replace(params, bad_words_token_ids=[*params.bad_words_token_ids, *words])
+        return msgspec.structs.replace(params, bad_words_token_ids=[*params.bad_words_token_ids, *words])
 
     def _run(self, requests: list[OfflineRequest], use_tqdm: bool) -> list[RequestOutput]:
         with self._lock, Progress(len(requests), shown=use_tqdm) as progress:

@@ -39,7 +39,8 @@ class PrepareStage:
     async def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
         """What `body` asks for, or what is wrong with it. Raises what `PreparationPool.run` does."""
         if self._preparer is not None and len(body) <= self._inline_bytes and not self._turn_is_taken:
-            self._take_turn()
+            if self._one_a_turn:
+                self._take_turn()
             return self._preparer.prepare(protocol, body, response_id)
         prepared: PreparedRequest | RejectedRequest = await self._pool.run(
             prepare, protocol, body, response_id, affinity=affinity_of(body)
@@ -47,9 +48,8 @@ class PrepareStage:
         return prepared
 
     def _take_turn(self) -> None:
-        if self._one_a_turn:
-            self._turn_is_taken = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._turn_is_taken = True
+        asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._turn_is_taken = False

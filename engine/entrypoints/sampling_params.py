@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.core import sampling_params as core
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams(core.SamplingParams):
+class SamplingParams(core.SamplingParams, frozen=True):
     """The engine's `SamplingParams` and what concerns the text that its tokens make.
 
     stop: strings that end the output; the text ends before the first one that occurs. They are looked for in the text

@@ -43,7 +43,7 @@ def template_arguments(
     fields: ExtensionFields, options: ConversionOptions, version: ModelVersion
 ) -> dict[str, JsonValue]:
     """The other variables. ConversionError for one that the server sets, or one that no template would take."""
-    if not options.extensions.template_arguments or not fields.chat_template_kwargs:
+    if not fields.chat_template_kwargs or not options.extensions.template_arguments:
         return {}
     arguments = {name: value for name, value in fields.chat_template_kwargs.items() if name not in _SWITCHES}
     for name in arguments:

@@ -77,8 +77,11 @@ def resolve_inference(
 
     `has_tools` says whether the conversation ends up with tools.
     """
-    _check_sampling(requested, options.extensions.max_n)
-    _check_logprobs(requested)
+    if requested.n is not None:
+        _check_n(requested.n, options.extensions.max_n)
+    _check_sampling(requested)
+    if requested.top_logprobs is not None:
+        _check_top_logprobs(requested.top_logprobs, has_logprobs=bool(requested.logprobs))
     _check_integers(requested, options.max_tokens_upper_bound(thinking.enabled))
     temperature, top_p = _sampling(version, thinking.enabled, has_tools, requested, options.sampling_defaults)
     return InferenceOptions(
@@ -93,36 +96,31 @@ def resolve_inference(
     )
 
 
-def _round(value: float | None) -> float | None:
-    return None if value is None else f32(value)
+def _check_n(number: int, most: int) -> None:
+    if 1 <= number <= most:
+        return
+    if most == 1:
+        raise ConversionError("Invalid n value (currently only n = 1 is supported)")
+    raise out_of_range("n", f"[1, {most}]")
 
 
-def _check_sampling(requested: RequestedInference, max_n: int) -> None:
-    if requested.n is not None and not 1 <= requested.n <= max_n:
-        if max_n == 1:
-            raise ConversionError("Invalid n value (currently only n = 1 is supported)")
-        raise out_of_range("n", f"[1, {max_n}]")
-    _check_penalty("presence_penalty", requested.presence_penalty)
-    _check_penalty("frequency_penalty", requested.frequency_penalty)
+def _check_sampling(requested: RequestedInference) -> None:
+    if requested.presence_penalty is not None and not -2 <= f32(requested.presence_penalty) <= 2:
+        raise out_of_range("presence_penalty", "[-2, 2]")
+    if requested.frequency_penalty is not None and not -2 <= f32(requested.frequency_penalty) <= 2:
+        raise out_of_range("frequency_penalty", "[-2, 2]")
     if requested.temperature is not None and not 0 <= f32(requested.temperature) <= 2:
         raise out_of_range("temperature", "[0, 2]")
     if requested.top_p is not None and not 0 < f32(requested.top_p) <= 1:
         raise out_of_range("top_p", "(0, 1.0]")
 
 
-def _check_penalty(name: str, value: float | None) -> None:
-    if value is not None and not -2 <= f32(value) <= 2:
-        raise out_of_range(name, "[-2, 2]")
-
-
-def _check_logprobs(requested: RequestedInference) -> None:
-    if requested.top_logprobs is None:
-        return
-    if not requested.logprobs:
+def _check_top_logprobs(number: int, *, has_logprobs: bool) -> None:
+    if not has_logprobs:
         raise ConversionError(
             "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used."
         )
-    if requested.top_logprobs > MAX_TOP_LOGPROBS:
+    if number > MAX_TOP_LOGPROBS:
         raise ConversionError(
             f"Invalid top_logprobs value, the valid range of top_logprobs is [0, {MAX_TOP_LOGPROBS}]."
         )
@@ -144,7 +142,8 @@ def _sampling(
     version: ModelVersion, thinking: bool, has_tools: bool, requested: RequestedInference, defaults: SamplingDefaults
 ) -> tuple[float, float]:
     """Temperature and `top_p`: as requested with a chat template, else within what the DeepSeek models allow."""
-    temperature, top_p = _round(requested.temperature), _round(requested.top_p)
+    temperature = None if requested.temperature is None else f32(requested.temperature)
+    top_p = None if requested.top_p is None else f32(requested.top_p)
     if version is ModelVersion.ChatTemplate:
         return (
             defaults.temperature if temperature is None else temperature,

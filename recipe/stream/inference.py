@@ -26,6 +26,8 @@ TokenLogprob = tuple[float, list[tuple[int, float]]]
 class InferenceFinishReason(Enum):
     """Why the backend stopped; the protocol's finish reason also depends on what was parsed."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python
+
     Stop = 0
     Length = 1
     ContentFilter = 2
@@ -37,24 +39,20 @@ class InferenceFinishReason(Enum):
         return f"InferenceFinishReason.{self.name}"
 
 
-class PromptUsage:
+class PromptUsage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Prompt-side token counts from the backend."""
 
-    __slots__ = ("_prompt_cache_hit_tokens", "_prompt_tokens")
+    prompt_tokens: int = 0
+    """Tokens of the prompt, images at their real size."""
+    prompt_cache_hit_tokens: int = 0
+    """How many of them came from the prefix cache."""
 
-    def __init__(self, *, prompt_tokens: int = 0, prompt_cache_hit_tokens: int = 0) -> None:
-        self._prompt_tokens = count(prompt_tokens)
-        self._prompt_cache_hit_tokens = count(prompt_cache_hit_tokens)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, images at their real size."""
-        return self._prompt_tokens
-
-    @property
-    def prompt_cache_hit_tokens(self) -> int:
-        """How many of them came from the prefix cache."""
-        return self._prompt_cache_hit_tokens
+    def __post_init__(self) -> None:
+        prompt, hits = self.prompt_tokens, self.prompt_cache_hit_tokens
+        if type(prompt) is type(hits) is int and 0 <= prompt <= _MAX_COUNT and 0 <= hits <= _MAX_COUNT:
+            return
+        msgspec.structs.force_setattr(self, "prompt_tokens", count(prompt))
+        msgspec.structs.force_setattr(self, "prompt_cache_hit_tokens", count(hits))
 
 
 class InferenceChunk(msgspec.Struct, eq=False):

@@ -91,14 +91,13 @@ class Matcher:
     def restart(self, pattern_set: PatternSet) -> None:
         """Forget everything and look for other patterns."""
         self._set = pattern_set
-        self.forget()
+        self._matched = [0] * len(pattern_set.patterns)  # characters matched, by branch
+        self._newlines = self._matched.copy()  # newlines taken in before them, by branch
+        self.held = 0
 
     def forget(self) -> None:
         """Begin a new search for the same patterns."""
-        pattern_set = self._set
-        self._matched = [0] * len(pattern_set.patterns)  # characters matched, by branch
-        self._newlines = [0] * len(pattern_set.patterns)  # newlines taken in before them, by branch
-        self.held = 0
+        self.restart(self._set)
 
     def scan(self, text: str, origin: int, position: int, end: int | None = None) -> Match | None:
         """Take in `text` from `position` on, up to the first match or to `end`; None when there is none.

@@ -98,11 +98,11 @@ class OutputParser:
     )
 
     def __init__(self, options: ParsingOptions, sink: OutputSink) -> None:
-        patterns = stage_patterns(options)
+        patterns, initial_stage = stage_patterns(options), options.thinking_initial_stage
         self._sink = sink
         self._patterns = patterns.by_stage
         self._text_stage = Stage.JSON_SEARCH if options.parse_json_output else Stage.CONTENT
-        self._pending = PendingOutput(options.thinking_initial_stage in _NEW_OUTPUT)
+        self._pending = PendingOutput(initial_stage in _NEW_OUTPUT)
         self._single_call = options.single_call
         self._calls: DsmlCalls | MarkedCalls
         if patterns.calls.first is Stage.TOOL_BLOCK:
@@ -120,7 +120,7 @@ class OutputParser:
         self._passes = False  # whether text without the start of a marker goes straight through
         self._matcher = Matcher(self._patterns[Stage.FINISHED])
         self._find_start: Callable[[str], object]
-        self._begin(options, patterns.reasoning_start)
+        self._begin(options, initial_stage, patterns.reasoning_start)
 
     def feed(self, segment: Segment) -> None:
         """Take in more output and give out what is decided."""
@@ -213,15 +213,21 @@ class OutputParser:
         """Text goes on, outside of calls."""
         self.enter(self._text_stage)
 
-    def _begin(self, options: ParsingOptions, reasoning_start: Literal | None) -> None:
+    def _begin(
+        self, options: ParsingOptions, initial_stage: ThinkingInitialStage | None, reasoning_start: Literal | None
+    ) -> None:
         """Enter the first stage."""
-        begin = partial(self.enter, Stage.REASONING) if _starts_in_reasoning(options) else self._begin_text
+        is_reasoning = initial_stage is not None and _starts_in_reasoning(options, initial_stage)
+        begin = self._begin_reasoning if is_reasoning else self._begin_text
         if options.starts_in_tool_calls and isinstance(self._calls, DsmlCalls):
             self.enter(Stage.TOOL_BLOCK)
-        elif reasoning_start is None or options.thinking_initial_stage not in _NEW_OUTPUT:
+        elif reasoning_start is None or initial_stage not in _NEW_OUTPUT:
             begin()
         else:
             self.attempt(Stage.OPENING, LeadingMarker(reasoning_start), fallback=begin)
+
+    def _begin_reasoning(self) -> None:
+        self.enter(Stage.REASONING)
 
     def _begin_text(self) -> None:
         self.enter(self._text_stage)
@@ -370,12 +376,11 @@ _ACTIONS: dict[Hashable, Callable[[OutputParser, str, str | None], None]] = {
 """What each marker of text does; it gets the text of the marker and the log probabilities of the piece it ended in."""
 
 
-def _starts_in_reasoning(options: ParsingOptions) -> bool:
-    """Whether the output is reasoning unless it says otherwise."""
-    stage = options.thinking_initial_stage
+def _starts_in_reasoning(options: ParsingOptions, stage: ThinkingInitialStage) -> bool:
+    """Whether the output of thinking mode is reasoning unless it says otherwise."""
     is_open = options.prompt_opens_reasoning or stage is ThinkingInitialStage.ReasoningContinuation
     has_end = options.markup is None or options.markup.reasoning is not None
-    return stage is not None and stage.starts_in_reasoning() and is_open and has_end
+    return stage.starts_in_reasoning() and is_open and has_end
 
 
 def _ignore(_text: str, _logprobs: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Self
 
 from recipe.markup.output_markup import OutputMarkup
 from recipe.prompt import SpecialTokens
@@ -69,6 +70,25 @@ class ParsingOptions:
         self.markup = markup
         self._prompt_opens_reasoning = _checked_bool(prompt_opens_reasoning)
         self._single_call = _checked_bool(single_call)
+
+    @classmethod
+    def trusted(
+        cls,
+        *,
+        parse_tool_calls: bool = True,
+        starts_in_tool_calls: bool = False,
+        parse_json_output: bool = False,
+        thinking_initial_stage: ThinkingInitialStage | None = None,
+        stop_sequences: Sequence[str] = (),
+        special_tokens: SpecialTokens,
+    ) -> Self:
+        """The outcome of a conversion, from values known to be of the right types."""
+        self = cls.__new__(cls)
+        self._parse_tool_calls, self._starts_in_tool_calls = parse_tool_calls, starts_in_tool_calls
+        self._parse_json_output, self._thinking_initial_stage = parse_json_output, thinking_initial_stage
+        self._stop_sequences, self._special_tokens = tuple(stop_sequences), special_tokens
+        self._markup, self._prompt_opens_reasoning, self._single_call = None, True, False
+        return self
 
     @property
     def parse_tool_calls(self) -> bool:

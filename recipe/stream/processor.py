@@ -53,6 +53,7 @@ class _State(Enum):
     CLOSED = "is closed"
 
 
+_NO_PROMPT = PromptUsage()
 _UNOPENED, _OPEN, _FINISHED, _CLOSED = _State  # looking a member up in its class takes longer than most of what follows
 
 
@@ -89,7 +90,7 @@ class StreamProcessor(Generic[ChunkT]):
         self._tokenizer = tokenizer
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
         self._reports_reasoning = tokenizer is not None and options.thinking_initial_stage is not None
-        self._prompt = PromptUsage()
+        self._prompt = _NO_PROMPT
         self._completion_tokens = 0
         self._state = _UNOPENED
 
@@ -106,8 +107,8 @@ class StreamProcessor(Generic[ChunkT]):
         """
         if not isinstance(chunk, InferenceChunk):
             raise TypeError(f"expected an InferenceChunk, not {type(chunk).__name__}")
-        if self._state is not _OPEN:
-            self._require(_UNOPENED)
+        if self._state is not _OPEN and self._state is not _UNOPENED:
+            self._require()
         _HANDLERS[chunk.kind](self, chunk)
         return self._generator.take()
 
@@ -134,7 +135,7 @@ class StreamProcessor(Generic[ChunkT]):
     def _on_ready(self, chunk: InferenceChunk) -> None:
         """The prompt's usage; it counts only at the very beginning."""
         if self._state is _UNOPENED:
-            self._open(chunk.prompt_usage or PromptUsage(), chunk.system_fingerprint)
+            self._open(chunk.prompt_usage or _NO_PROMPT, chunk.system_fingerprint)
 
     def _on_text(self, chunk: InferenceChunk) -> None:
         self._feed(Segment(chunk.content or "", ANY, chunk.token_count or 0))

@@ -9,32 +9,29 @@ from recipe.stream.finish import FinishKind
 
 
 class AccumulatedText:
-    """A text with its log probabilities; null until the first piece arrives."""
+    """A text in pieces, None until the first one arrives, with its log probabilities."""
 
-    __slots__ = ("_logprobs", "_pieces")
+    __slots__ = ("logprobs", "pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[str] | None = None
-        self._logprobs: list[str] = []
+        self.pieces: list[str] | None = None
+        self.logprobs: list[str] = []
 
     def add(self, text: str, logprobs: str | None = None) -> None:
         """Append a piece."""
-        if self._pieces is None:
-            self._pieces = []
-        self._pieces.append(text)
+        if self.pieces is None:
+            self.pieces = [text]
+        else:
+            self.pieces.append(text)
         if logprobs is not None:
-            self._logprobs.append(logprobs)
-
-    @property
-    def is_null(self) -> bool:
-        return self._pieces is None
+            self.logprobs.append(logprobs)
 
     def text_json(self) -> str:
-        return optional_string(None if self._pieces is None else "".join(self._pieces))
+        return "null" if self.pieces is None else json_string("".join(self.pieces))
 
     def logprobs_json(self, name: str) -> list[str]:
         """The log probabilities as the member `name` of an object, if there are any."""
-        return [f'"{name}":[{",".join(self._logprobs)}]'] if self._logprobs else []
+        return [f'"{name}":[{",".join(self.logprobs)}]'] if self.logprobs else []
 
 
 @dataclass(slots=True)
@@ -64,14 +61,15 @@ class AccumulatedChoice:
         self.finish_reason: FinishKind | None = None
 
     def to_json(self) -> str:
-        message = f'"role":"assistant","content":{self.content.text_json()}'
-        if not self.reasoning.is_null:
-            message += f',"reasoning_content":{self.reasoning.text_json()}'
+        content, reasoning = self.content, self.reasoning
+        message = f'"role":"assistant","content":{content.text_json()}'
+        if reasoning.pieces is not None:
+            message += f',"reasoning_content":{reasoning.text_json()}'
         if self.calls:
             message += f',"tool_calls":[{",".join(call.to_json() for call in self.calls)}]'
-        logprobs = ",".join(
-            [*self.content.logprobs_json("content"), *self.reasoning.logprobs_json("reasoning_content")]
-        )
+        logprobs = ""
+        if content.logprobs or reasoning.logprobs:
+            logprobs = ",".join([*content.logprobs_json("content"), *reasoning.logprobs_json("reasoning_content")])
         return (
             f'{{"index":{self._index},"message":{{{message}}},"logprobs":{f"{{{logprobs}}}" if logprobs else "null"}'
             f',"finish_reason":{optional_string(self.finish_reason)}}}'

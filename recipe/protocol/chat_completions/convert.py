@@ -118,18 +118,21 @@ def _apply_extensions(body: ExtendedChatCompletionBody, options: ConversionOptio
 def _thinking(body: ChatCompletionBody, fields: ExtensionFields, options: ConversionOptions) -> Thinking:
     thinking_type = None if body.thinking is None else body.thinking.type
     thinking = request_thinking(thinking_type, body.reasoning_effort, fields, options)
-    if isinstance(body, ExtendedChatCompletionBody) and options.extensions.max_completion_tokens:
-        _take_max_completion_tokens(body, options.max_tokens_upper_bound(thinking.enabled))
+    if isinstance(body, ExtendedChatCompletionBody) and body.max_completion_tokens is not None:
+        _take_max_completion_tokens(body, body.max_completion_tokens, options, thinking)
     return thinking
 
 
-def _take_max_completion_tokens(body: ExtendedChatCompletionBody, bound: int) -> None:
-    """The newer name of `max_tokens` wins over the older one."""
-    if body.max_completion_tokens is None:
+def _take_max_completion_tokens(
+    body: ExtendedChatCompletionBody, number: int, options: ConversionOptions, thinking: Thinking
+) -> None:
+    """The newer name of `max_tokens` wins over the older one, where it is known."""
+    if not options.extensions.max_completion_tokens:
         return
-    if not 1 <= body.max_completion_tokens <= bound:
+    bound = options.max_tokens_upper_bound(thinking.enabled)
+    if not 1 <= number <= bound:
         raise out_of_range("max_completion_tokens", f"[1, {bound}]")
-    body.max_tokens = body.max_completion_tokens
+    body.max_tokens = number
 
 
 def _messages(
@@ -191,7 +194,7 @@ def _parsing(
     messages: Sequence[Message],
     selected: SelectedTools,
 ) -> ParsingOptions:
-    return ParsingOptions(
+    return ParsingOptions.trusted(
         parse_tool_calls=selected.callable,
         starts_in_tool_calls=selected.choice == "required",
         parse_json_output=isinstance(body.response_format, JsonObjectFormat),

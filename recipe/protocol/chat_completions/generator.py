@@ -121,10 +121,10 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
     def open(self, prompt: Usage, system_fingerprint: str | None) -> None:
         """The first delta, with the role."""
         self._frame = StreamFrame(
-            response_id=self._id,
-            model=self._model,
-            created=int(time.time()),
-            system_fingerprint=system_fingerprint,
+            self._id,
+            self._model,
+            int(time.time()),
+            system_fingerprint,
             thinking_mode=self._thinking_mode,
             reports_null_usage=self._report.in_every_chunk,
             index=self._index,

@@ -17,40 +17,78 @@ from recipe.stream.inference import count
 
 
 class StreamFrame:
-    """The JSON around the deltas of one choice. `created` is in seconds since the epoch."""
+    """The JSON around the deltas of one choice, written when the first chunk is asked for its JSON.
 
-    __slots__ = ("head", "index", "null_reasoning", "null_usage", "prefix", "suffix", "system_fingerprint")
+    `created` is in seconds since the epoch.
+    """
+
+    head: str
+    prefix: str
+    suffix: str
+    null_reasoning: str
+    null_usage: str
+    __slots__ = (
+        "_identity",
+        "_reports_null_usage",
+        "_thinking_mode",
+        "head",
+        "index",
+        "null_reasoning",
+        "null_usage",
+        "prefix",
+        "suffix",
+        "system_fingerprint",
+    )
 
     def __init__(
         self,
-        *,
         response_id: str,
         model: str,
         created: int,
         system_fingerprint: str | None,
+        *,
         thinking_mode: bool,
         reports_null_usage: bool,
         index: int = 0,
     ) -> None:
         self.index = index
         self.system_fingerprint = system_fingerprint
+        self._identity = (response_id, model, created)
+        self._thinking_mode, self._reports_null_usage = thinking_mode, reports_null_usage
+
+    def __getattr__(self, name: str) -> str:
+        """A text that has not been written yet; a whole response needs none of them."""
+        if name not in _FRAME_TEXTS:
+            raise AttributeError(name)
+        self._write()
+        text: str = getattr(self, name)
+        return text
+
+    def _write(self) -> None:
+        response_id, model, created = self._identity
         self.head = (
             f'{{"id":{json_string(response_id)},"object":"chat.completion.chunk","created":{created},"model":{json_string(model)}'
-            f',"system_fingerprint":{optional_string(system_fingerprint)},'
+            f',"system_fingerprint":{optional_string(self.system_fingerprint)},'
         )
-        self.prefix = f'{self.head}"choices":[{{"index":{index},"delta":{{'
-        self.null_reasoning = ',"reasoning_content":null' if thinking_mode else ""
-        self.null_usage = ',"usage":null}' if reports_null_usage else "}"
+        self.prefix = f'{self.head}"choices":[{{"index":{self.index},"delta":{{'
+        self.null_reasoning = ',"reasoning_content":null' if self._thinking_mode else ""
+        self.null_usage = ',"usage":null}' if self._reports_null_usage else "}"
         self.suffix = '},"logprobs":null,"finish_reason":null}]' + self.null_usage
 
 
+_FRAME_TEXTS = frozenset({"head", "null_reasoning", "null_usage", "prefix", "suffix"})
+
+
 class ChatCompletionChunk(ProtocolChunk["ChatCompletionResponse"]):
-    """One chunk of a stream. Accumulating it into a response consumes it."""
+    """One chunk of a stream. Accumulating it into a response consumes it.
+
+    Those that every response has are made without a call of `super().__init__`.
+    """
 
     __slots__ = ("_frame",)
 
     def __init__(self, frame: StreamFrame) -> None:
-        super().__init__()
+        self._consumed = False
         self._frame = frame
 
 
@@ -60,7 +98,8 @@ class OpeningChunk(ChatCompletionChunk):
     __slots__ = ("_starts_in_reasoning",)
 
     def __init__(self, frame: StreamFrame, starts_in_reasoning: bool) -> None:
-        super().__init__(frame)
+        self._consumed = False
+        self._frame = frame
         self._starts_in_reasoning = starts_in_reasoning
 
     def _json(self) -> str:
@@ -80,7 +119,7 @@ class TextChunk(ChatCompletionChunk):
     __slots__ = ("_logprobs", "_text")
 
     def __init__(self, frame: StreamFrame, text: str, logprobs: str | None) -> None:
-        self._consumed = False  # made for every token: no call of super().__init__
+        self._consumed = False
         self._frame = frame
         self._text = text
         self._logprobs = logprobs
@@ -159,7 +198,8 @@ class FinalChunk(ChatCompletionChunk):
     __slots__ = ("_reason", "_usage")
 
     def __init__(self, frame: StreamFrame, reason: FinishKind, usage: Usage | None) -> None:
-        super().__init__(frame)
+        self._consumed = False
+        self._frame = frame
         self._reason = reason
         self._usage = usage
 
@@ -235,7 +275,7 @@ class ChatCompletionResponse:
     def to_json(self) -> str:
         """The response as far as it has come."""
         usage = "" if self.usage is None else f',"usage":{usage_json(self.usage)}'
-        choices = ",".join(choice.to_json() for _, choice in sorted(self.choices.items()))
+        choices = ",".join([choice.to_json() for _, choice in sorted(self.choices.items())])
         return (
             f'{{"id":{json_string(self._id)},"object":"chat.completion","created":{self._created}'
             f',"model":{json_string(self._model)},"choices":[{choices}]{usage}'
@@ -257,7 +297,9 @@ class ChatCompletionResponse:
     def begin(self, index: int, system_fingerprint: str | None) -> AccumulatedChoice:
         """The response has a choice of this index."""
         self._system_fingerprint = system_fingerprint
-        return self.choices.setdefault(index, AccumulatedChoice(index))
+        if index not in self.choices:
+            self.choices[index] = AccumulatedChoice(index)
+        return self.choices[index]
 
 
 def usage_json(usage: Usage) -> str:

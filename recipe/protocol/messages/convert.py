@@ -155,7 +155,7 @@ def _parsing(
     messages: Sequence[Message],
     selected: SelectedTools,
 ) -> ParsingOptions:
-    return ParsingOptions(
+    return ParsingOptions.trusted(
         parse_tool_calls=selected.callable,
         starts_in_tool_calls=selected.choice == "required",
         thinking_initial_stage=initial_stage(thinking, messages[-1] if messages else None),

@@ -125,7 +125,7 @@ class ResponsesRequest(ProtocolRequest[ResponsesBody]):
             template_arguments=template_arguments(fields, options, version),
             **response_format.shown(),
         )
-        parsing = ParsingOptions(
+        parsing = ParsingOptions.trusted(
             parse_tool_calls=bool(selected.tools),
             starts_in_tool_calls=selected.choice == "required",
             parse_json_output=response_format.kind == "json_object",

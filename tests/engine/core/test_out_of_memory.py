@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.backend import EngineError
@@ -150,7 +150,9 @@ def test_random_lives_lose_nothing_though_memory_runs_out_at_any_time(kind: type
     core.check_integrity()
     ended = {output.sequence: output for output in outputs if output.is_last}
     for sequence in sequences:
-        lone = expected_completion(sequence.prompt_token_ids, replace(sequence.sampling_params, seed=sequence.seed))
+        lone = expected_completion(
+            sequence.prompt_token_ids, msgspec.structs.replace(sequence.sampling_params, seed=sequence.seed)
+        )
         shown = [token for output in outputs if output.sequence is sequence for token in output.token_ids]
         assert shown == lone[: len(shown)]
         if sequence in ended and ended[sequence].error is None:

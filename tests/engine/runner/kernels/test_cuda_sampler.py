@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -201,7 +201,7 @@ def test_a_vocabulary_beyond_the_kernel_is_sampled_by_tensors(
 
 
 def replace_params(sequence: Sequence, logprobs: int | None) -> Sequence:
-    sequence.sampling_params = replace(sequence.sampling_params, logprobs=logprobs)
+    sequence.sampling_params = msgspec.structs.replace(sequence.sampling_params, logprobs=logprobs)
     return sequence
 
 
