@@ -18,7 +18,7 @@ from typing import Any
 HANG_S = 30.0
 """How long something may take that takes no time: longer than any machine is busy, shorter than a test may run."""
 
-TURN_S = 0.02
+TURN_S = 0.002
 """What the callbacks of a turn count at most, and what a turn that waits may be woken too late."""
 
 _POLL_S = 0.002

@@ -3,6 +3,7 @@ there: a block that is shared, evicted or overwritten at the wrong time changes 
 
 from __future__ import annotations
 
+import threading
 import time
 from hashlib import blake2b
 from typing import Any
@@ -14,13 +15,17 @@ from engine.core.runner import SampledToken, TokenLogprobs
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
 from engine.core.sequence import UNKNOWN_TOKEN
+from tests.lived_time import HANG_S
 
 VOCAB_SIZE = 64
 EOS = 63
 
 
 class FakeRunner:
-    """`step_s`: how long a step takes; `fail_at`: the step whose `read` raises; `empty_rows_of`: who draws nothing."""
+    """`step_s`: how long a step takes; `fail_at`: the step whose `read` raises; `empty_rows_of`: who draws nothing.
+
+    `permits`: if there are any, a step ends only with one of them.
+    """
 
     vocab_size = VOCAB_SIZE
     runs_ahead = False
@@ -35,6 +40,7 @@ class FakeRunner:
         self.step_s = step_s
         self.fail_at: int | None = None
         self.empty_rows_of: set[str] = set()
+        self.permits: threading.Semaphore | None = None
         self.batches: list[list[tuple[str, int, int, bool]]] = []
         self.bitmasks: list[Any] = []
         self.is_closed = False
@@ -62,6 +68,8 @@ class FakeRunner:
     def read(self, pending: list[SampledToken]) -> list[SampledToken]:
         if self.step_s:
             time.sleep(self.step_s)
+        if self.permits is not None and not self.permits.acquire(timeout=2 * HANG_S):
+            raise RuntimeError("the test lets no step end")
         if self.fail_at == len(self.batches) - 1:
             raise RuntimeError("the device fell over")
         return pending

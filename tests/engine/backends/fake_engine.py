@@ -25,7 +25,10 @@ REFUSAL = {"error": {"message": "fake refusal", "type": "BadRequestError", "para
 
 
 class FakeEngine:
-    """One engine. `running` holds the IDs of the requests under way, `bodies` every request that came."""
+    """One engine. `running` holds the IDs of the requests under way, `bodies` every request that came.
+
+    While `gate` is cleared, every stream stands still behind its next event.
+    """
 
     generate_path = "/inference/v1/generate"
     abort_path: str | None = "/inference/v1/abort_requests"
@@ -40,6 +43,8 @@ class FakeEngine:
         self.finish = "stop"
         self.cached_tokens = 0
         self.gap_s = 0.0
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.faults: list[str | int] = []
         self.is_healthy = True
         self.bodies: list[dict[str, Any]] = []
@@ -141,6 +146,7 @@ class FakeEngine:
             if number == 2 and fault == "short":
                 return response
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            await self.gate.wait()
             await asyncio.sleep(self.gap_s)
         await response.write(b"data: [DONE]\n\n")
         return response

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,14 +35,6 @@ async def play(backend: RemoteBackend, **settings: Any) -> list[InferenceChunk]:
 
 def tokens_of(chunks: list[InferenceChunk]) -> list[int]:
     return [token_id for chunk in chunks for token_id in chunk.token_ids or ()]
-
-
-async def until(condition: Any, limit_s: float = 1.0) -> float:
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < limit_s
-        await asyncio.sleep(0.002)
-    return time.monotonic() - started
 
 
 KINDS = pytest.mark.parametrize(

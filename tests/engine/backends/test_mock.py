@@ -12,6 +12,7 @@ from engine.backends.mock import MockBackend
 from engine.config import ConfigError
 from recipe.stream.inference import InferenceChunk, InferenceFinishReason
 from tests.engine.fake_runner import make_request
+from tests.lived_time import clock, until
 
 
 async def play(backend: MockBackend, **settings: Any) -> list[InferenceChunk]:
@@ -35,10 +36,13 @@ async def test_max_tokens_cuts_the_output_with_a_length_finish() -> None:
     assert chunks[-1].finish_reason is InferenceFinishReason.Length
 
 
-async def test_the_rate_is_kept_and_does_not_drift() -> None:
-    started_at = time.monotonic()
-    await play(MockBackend(tokens=20, rate=100))
-    assert 0.19 < time.monotonic() - started_at < 0.35
+async def test_the_rate_is_kept_and_does_not_drift(leaping_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("engine.backends.mock.time", clock())
+    started_at = loop.time()
+    async for _ in MockBackend(tokens=20, rate=100).infer(make_request("a", [1], max_tokens=20)):
+        await asyncio.sleep(0.004)  # what a reader does with a token
+    assert loop.time() - started_at == pytest.approx(0.2, abs=0.02)
 
 
 async def test_streams_take_turns_when_there_is_no_rate() -> None:
@@ -101,7 +105,7 @@ async def test_a_passed_deadline_and_a_closed_backend_end_the_stream() -> None:
         await play(backend, deadline=time.monotonic() + 0.02, max_tokens=1000)
     assert backend.stats().running == 0
     reader = asyncio.create_task(play(backend, max_tokens=1000))
-    await asyncio.sleep(0.02)
+    await until(lambda: backend.stats().running)
     await backend.aclose()
     with pytest.raises(EngineDeadError):
         await reader

@@ -75,6 +75,45 @@ def test_prompts_that_came_together_are_answered_one_after_another_where_the_dev
     assert all(sum(tokens for _, _, tokens, _ in batch if tokens > 1) <= 16 for batch in runner.batches)
 
 
+def begun_in_each_step(core: EngineCore, runner: FakeRunner) -> list[list[tuple[str, int]]]:
+    """The prefills of the steps until all prompts are computed: names and tokens."""
+    while core.scheduler.waiting or any(not sequence.is_decoding for sequence in core.scheduler.running):
+        core.step()
+    return [[(name, tokens) for name, _, tokens, _ in batch if tokens > 1] for batch in runner.batches]
+
+
+@pytest.mark.parametrize(
+    ("most_prompt_tokens", "lengths", "expected"),
+    [
+        (16, (7, 7, 7), [[("a", 7), ("b", 7)], [("c", 7)]]),  # the next step holds all of it
+        (16, (7, 20), [[("a", 7), ("b", 9)], [("b", 11)]]),  # no step holds all of it
+        (16, (20, 7, 7), [[("a", 16)], [("a", 4), ("b", 7), ("c", 5)], [("c", 2)]]),
+        (None, (14, 14, 14), [[("a", 14), ("b", 14), ("c", 4)], [("c", 10)]]),  # the device is faster with full steps
+    ],
+)
+def test_a_prompt_that_the_next_step_holds_whole_is_not_begun_where_parts_cost_time(
+    most_prompt_tokens: int | None, lengths: tuple[int, ...], expected: list[list[tuple[str, int]]]
+) -> None:
+    runner = FakeRunner(num_blocks=128)
+    runner.most_prompt_tokens = most_prompt_tokens
+    core = make_core(runner, max_prefill_chunk_tokens=None)
+    for name, length in zip("abc", lengths, strict=False):
+        endless(core, name, length)
+    assert begun_in_each_step(core, runner) == expected
+
+
+def test_what_the_cache_holds_of_a_prompt_takes_no_room_in_the_step() -> None:
+    runner = FakeRunner(num_blocks=128)
+    runner.most_prompt_tokens = 16
+    core = make_core(runner, max_prefill_chunk_tokens=None)
+    endless(core, "b", 12, max_tokens=1)
+    drain(core)
+    runner.batches.clear()
+    endless(core, "a", 8)
+    endless(core, "b", 12)  # 8 of them are in the cache
+    assert begun_in_each_step(core, runner)[0] == [("a", 8), ("b", 4)]
+
+
 def test_a_prompt_in_chunks_samples_once_at_its_end() -> None:
     runner = FakeRunner()
     core = make_core(runner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.engine.entrypoints.conftest import Program
 from tests.engine.entrypoints.test_serving import post
+from tests.lived_time import wait_until
 
 MODEL = "SmolLM2-135M-Instruct"
 FRANCE = "The capital of France is"
@@ -167,12 +167,8 @@ def test_a_client_that_leaves_frees_every_choice(program: Program) -> None:
     data = json.dumps(completion(["a", "b"], n=3, max_tokens=1500, ignore_eos=True, stream=True)).encode()
     with urlopen(Request(program.url + "/v1/completions", data=data), timeout=60) as response:
         response.readline()
-        assert running(program) == 6
-    for _ in range(100):
-        if not running(program):
-            return
-        time.sleep(0.05)
-    pytest.fail("sequences of a client that has left still run")
+        wait_until(lambda: running(program) == 6)
+    wait_until(lambda: not running(program))
 
 
 def test_the_openai_sdk_reads_whole_and_streamed_completions(program: Program) -> None:

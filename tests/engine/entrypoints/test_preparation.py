@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,7 @@ from engine.entrypoints.preparation import (
     WorkerDiedError,
 )
 from recipe.prepare import PreparationFault
+from tests.lived_time import HANG_S, turns, until
 
 
 def initialize(marker: str) -> None:
@@ -49,9 +51,22 @@ def fail(value: int) -> None:
     raise ValueError(f"cannot {value}")
 
 
+class Blocked:
+    """Two files: one says that `wait_for_file` runs, the other lets it end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.has_begun, self.may_end = folder / "begun", folder / "end"
+
+
+def wait_for_file(has_begun: Path, may_end: Path) -> None:
+    has_begun.touch()
+    while not may_end.exists():
+        time.sleep(0.005)
+
+
 @pytest_asyncio.fixture
 async def pool() -> AsyncIterator[PreparationPool]:
-    pool = PreparationPool(1, initialize, ("marked",), timeout_s=2.0)
+    pool = PreparationPool(1, initialize, ("marked",), timeout_s=60.0)
     await pool.ready()
     yield pool
     await pool.aclose()
@@ -84,29 +99,32 @@ async def test_a_dead_worker_fails_its_call_alone_and_is_replaced(pool: Preparat
 
 
 async def test_an_overdue_call_is_killed_and_not_waited_for(pool: PreparationPool) -> None:
-    started = time.monotonic()
-    with pytest.raises(PreparationTimeoutError, match="longer than 2"):
-        await pool.run(time.sleep, 60)
-    assert time.monotonic() - started < 10
+    pool.timeout_s = 0.5
+    with pytest.raises(PreparationTimeoutError, match=r"longer than 0\.5 s"):
+        await asyncio.wait_for(pool.run(time.sleep, 600), HANG_S)
+    pool.timeout_s = 60.0
     assert await pool.run(double, 4) == 8
 
 
-async def test_a_caller_that_gave_up_costs_the_others_nothing(pool: PreparationPool) -> None:
-    blocker = asyncio.ensure_future(pool.run(time.sleep, 0.3))
-    await asyncio.sleep(0.05)
+async def test_a_caller_that_gave_up_costs_the_others_nothing(pool: PreparationPool, tmp_path: Path) -> None:
+    before, blocked = pool.pids, Blocked(tmp_path)
+    blocker = asyncio.ensure_future(pool.run(wait_for_file, blocked.has_begun, blocked.may_end))
+    await until(blocked.has_begun.exists)
     gone = asyncio.ensure_future(pool.run(die))
-    await asyncio.sleep(0.05)
+    await turns()
     gone.cancel()
+    blocked.may_end.touch()
     assert await pool.run(double, 5) == 10
     await blocker
+    assert pool.pids == before
 
 
 async def test_closing_fails_whoever_waits_and_leaves_no_process() -> None:
     pool = PreparationPool(1, initialize, ("x",))
     await pool.ready()
     pids = pool.pids
-    waiting = asyncio.ensure_future(pool.run(time.sleep, 60))
-    await asyncio.sleep(0.05)
+    waiting = asyncio.ensure_future(pool.run(time.sleep, 600))
+    await turns()
     await pool.aclose()
     with pytest.raises(PreparationError, match="shutting down"):
         await waiting
@@ -125,7 +143,7 @@ async def test_a_worker_that_cannot_start_says_so() -> None:
 async def test_a_process_that_dies_before_it_reads_anything_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/bin/false")
     pool = PreparationPool(1, initialize, ("x" * 1_000_000,))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2 * HANG_S):
         with pytest.raises(WorkerDiedError, match="could not start"):
             await pool.ready()
         await pool.aclose()
@@ -134,9 +152,7 @@ async def test_a_process_that_dies_before_it_reads_anything_holds_nobody_up(monk
 async def test_a_worker_that_has_failed_before_anyone_waits_for_it_is_not_forgotten() -> None:
     pool = PreparationPool(1, fail_to_initialize, ())
     try:
-        async with asyncio.timeout(30):
-            while pool._tasks:  # noqa: ASYNC110  # nothing tells from outside that it has failed
-                await asyncio.sleep(0.01)
+        await until(lambda: not pool._tasks, 2 * HANG_S)
         for _ in range(2):
             with pytest.raises(WorkerDiedError, match="could not start"):
                 await pool.ready()
@@ -144,17 +160,18 @@ async def test_a_worker_that_has_failed_before_anyone_waits_for_it_is_not_forgot
         await pool.aclose()
 
 
-async def test_affinity_prefers_one_worker_without_starving_behind_it() -> None:
+async def test_affinity_prefers_one_worker_without_starving_behind_it(tmp_path: Path) -> None:
+    blocked = Blocked(tmp_path)
     pool = PreparationPool(2, initialize, ("x",))
     await pool.ready()
     try:
         homes = {await pool.run(os.getpid, affinity=7) for _ in range(6)}
         assert len(homes) == 1
-        busy = [asyncio.ensure_future(pool.run(time.sleep, 0.5, affinity=7)) for _ in range(6)]
-        await asyncio.sleep(0.05)
-        started = time.monotonic()
-        assert await pool.run(double, 2, affinity=7) == 4
-        assert time.monotonic() - started < 2.5
+        calls = (pool.run(wait_for_file, blocked.has_begun, blocked.may_end, affinity=7) for _ in range(5))
+        busy = [asyncio.ensure_future(call) for call in calls]
+        await until(blocked.has_begun.exists)
+        assert await asyncio.wait_for(pool.run(double, 2, affinity=7), HANG_S) == 4
+        blocked.may_end.touch()
         await asyncio.gather(*busy)
     finally:
         await pool.aclose()

@@ -32,7 +32,7 @@ CHAT = "/v1/chat/completions"
 @asynccontextmanager
 async def front_of(*engines: FakeEngine) -> AsyncIterator[Door]:
     async with serving(*engines) as urls:
-        backend = RemoteBackend(urls, "vllm", {EOS}, limits=RemoteLimits(first_token_s=0.3))
+        backend = RemoteBackend(urls, "vllm", {EOS}, limits=RemoteLimits())
         async with open_door(backend) as door:  # type: ignore[arg-type]
             yield door
         await backend.aclose()
@@ -119,7 +119,7 @@ async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
         engine.faults = ["late"]
         status, _, text = await post(door.url, chat())
         assert status == 500 and "in the middle of the answer" in text
-        assert is_idle(door)
+        await until(lambda: is_idle(door))
 
 
 async def test_a_client_that_disconnects_frees_the_remote_request_within_100_ms() -> None:
@@ -139,9 +139,13 @@ async def test_a_client_that_disconnects_frees_the_remote_request_within_100_ms(
 async def test_many_requests_at_once_spread_evenly_over_the_engines() -> None:
     engines = [FakeEngine() for _ in range(4)]
     for engine in engines:
-        engine.gap_s = 0.01
+        engine.gate.clear()
     async with front_of(*engines) as door:
-        await asyncio.gather(*(post(door.url, chat(seed=number)) for number in range(40)))
+        asked = [asyncio.ensure_future(post(door.url, chat(seed=number))) for number in range(40)]
+        await until(lambda: sum(engine.num_served for engine in engines) == 40)
+        for engine in engines:
+            engine.gate.set()
+        await asyncio.gather(*asked)
     assert [engine.num_served for engine in engines] == [10] * 4
 
 
@@ -176,6 +180,6 @@ def test_options_that_do_not_go_together_are_refused() -> None:
 
 def test_the_checks_of_a_real_engine_pass_on_our_own(program: Program) -> None:
     command = [sys.executable, "scripts/check_remote.py", "--kind", "self", "--url", program.url, "--prompts", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "FAIL"))]
     assert done.returncode == 0 and len(lines) == 17, done.stdout + done.stderr

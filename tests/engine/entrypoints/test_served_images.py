@@ -6,8 +6,8 @@ import base64
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,8 +23,9 @@ from recipe.request import IMAGE_SPECIAL_TOKEN_ID
 from tests.engine.entrypoints.conftest import Program
 from tests.engine.entrypoints.deepseek_directory import write_v41
 from tests.engine.entrypoints.test_protocol_sdks import ANSWER, PNG, started
+from tests.lived_time import HANG_S
 
-SLOW_S = 3.0
+slow_is_asked, slow_may_answer = threading.Event(), threading.Event()
 LARGE = cv2.imencode(".png", numpy.zeros((600, 800, 3), numpy.uint8))[1].tobytes()
 
 
@@ -34,7 +35,8 @@ class Origin(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.strip("/").split(".")[0]
         if name == "slow":
-            time.sleep(SLOW_S)
+            slow_is_asked.set()
+            slow_may_answer.wait(2 * HANG_S)
         status = int(name) if name.isdigit() else 200
         body = {"text": b"<html>no image</html>", "large": LARGE}.get(name, PNG)
         self.send_response(status)
@@ -58,7 +60,9 @@ def origin() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    program = started(write_v41(tmp_path_factory.mktemp("images")), ANSWER, "--allow-private-images")
+    program = started(
+        write_v41(tmp_path_factory.mktemp("images")), ANSWER, "--allow-private-images", "--image-timeout-s", "100"
+    )
     yield program
     program.stop()
 
@@ -87,21 +91,16 @@ def test_the_status_says_whose_failure_an_image_is(looking: Program, origin: str
 
 
 def test_a_slow_origin_holds_up_nothing_but_its_own_request(looking: Program, origin: str) -> None:
-    finished: list[float] = []
-    begun = time.monotonic()
-
-    def look() -> None:
-        ask(looking, image(f"{origin}/slow.png"))
-        finished.append(time.monotonic() - begun)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    time.sleep(0.2)
-    for _ in range(3):
-        assert ask(looking, "no image")[0] == 200
-    assert time.monotonic() - begun < SLOW_S and not finished
-    thread.join()
-    assert finished[0] >= SLOW_S
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(ask, looking, image(f"{origin}/slow.png"))
+        try:
+            assert slow_is_asked.wait(HANG_S)
+            for _ in range(3):
+                assert ask(looking, "no image")[0] == 200
+            assert not slow.done()
+        finally:
+            slow_may_answer.set()
+        assert slow.result()[0] == 200
 
 
 def test_nothing_of_an_image_is_logged_or_told(looking: Program) -> None:
@@ -158,6 +157,7 @@ def test_a_shown_prompt_has_a_token_for_each_image_and_counts_its_size(looking: 
 
 
 def test_an_image_takes_no_longer_to_count_than_it_may_to_run(origin: str, tmp_path: Path) -> None:
+    slow_may_answer.clear()
     folder = write_v41(tmp_path / "model")
     program = started(folder, ANSWER, "--allow-private-images", "--image-timeout-s", "0.3")
     try:
@@ -165,4 +165,5 @@ def test_an_image_takes_no_longer_to_count_than_it_may_to_run(origin: str, tmp_p
         status, answer = ask(program, content, "/v1/messages/count_tokens")
         assert (status, answer["error"]["type"]) == (504, "timeout_error")
     finally:
+        slow_may_answer.set()
         program.stop()

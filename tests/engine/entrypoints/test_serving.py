@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import openai
 import pytest
 
 from tests.engine.entrypoints.conftest import Program, start_program
+from tests.lived_time import wait_until
 
 QUESTION = [{"role": "user", "content": "Repeat this sentence: The capital of France is Paris."}]
 PARIS = "The capital of France is Paris."
@@ -66,8 +66,9 @@ def test_a_whole_answer_has_text_usage_and_a_finish_reason(program: Program) -> 
 
 
 def test_a_streamed_answer_adds_up_to_the_whole_one(program: Program) -> None:
-    _, whole = post(program, chat())
-    pieces = frames(program, chat())
+    many = {"max_tokens": 100, "ignore_eos": True}
+    _, whole = post(program, chat(**many))
+    pieces = frames(program, chat(**many))
     assert pieces[-1].strip() == "[DONE]"
     events = [json.loads(piece) for piece in pieces[:-1]]
     text = "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
@@ -189,10 +190,7 @@ def test_sigterm_ends_the_program_with_0_and_its_workers_with_it() -> None:
     program = start_program("--backend", "mock")
     children = children_of(program)
     assert program.stop() == 0
-    deadline = time.monotonic() + 5  # multiprocessing's own helper ends when it sees that we did
-    while (alive := [pid for pid in children if _is_alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive
+    wait_until(lambda: not any(map(_is_alive, children)))  # multiprocessing's own helper ends when it sees that we did
 
 
 def _is_alive(pid: str) -> bool:

@@ -15,64 +15,19 @@ from engine.backend import EngineRequest
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.sampling_params import SamplingParams
-from engine.runner import attention_choice, flashinfer_attention, memory_profile, model_runner
+from engine.runner import attention_choice, memory_profile
 from engine.runner.kernels import cuda_path
 from engine.runner.model_runner import ModelRunner
 from engine.runner.weights.errors import ModelLoadError
 from engine.runner.weights.model_files import ModelFiles, open_model
-from scripts import gpu_check, gpu_check_place
-from scripts.gpu_check_place import Failed, Place
 from tests.engine.runner import fake_flashinfer
-from tests.engine.runner.fake_gpu import FakeGpu, ImmediateLane
-from tests.engine.runner.kernels.shim import Shim, require_cpp_compiler
+from tests.engine.runner.fake_machine import SETTINGS, Gpu
 from tests.engine.runner.small_models import make_reference, save_directory
 from tests.engine.runner.test_gpu_path import check_greedy
 from tests.engine.runner.test_graph_runner import FakeGraphs
-from tests.engine.runner.test_memory_profile import MIB, FakeMemory
+from tests.engine.runner.test_memory_profile import MIB
 
 DESCRIBED = {"kernel": "by the kernel", "flashinfer": "flashinfer 0.7.4", "sdpa": f"torch {torch.__version__}"}
-SETTINGS: dict[str, Any] = {
-    "device": "cuda",
-    "dtype": "float16",
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 24,
-    "gpu_memory_utilization": 0.04,
-    "block_size": 8,
-    "max_model_len": 64,
-}
-
-
-class Gpu:
-    """What of a GPU is looked at: its memory, of which nothing is taken, and the graphs it recorded."""
-
-    def __init__(self, libraries: Path) -> None:
-        self.memory, self.graphs, self.lines = FakeMemory(weights=4 * MIB, cached=0), FakeGraphs(), list[str]()
-        self.shim = Shim(libraries, threads=128)
-
-    def load(self, files: ModelFiles, **settings: Any) -> ModelRunner:
-        return ModelRunner.load(files, EngineConfig(**SETTINGS | settings), self.lines.append)
-
-    def saying(self, beginning: str) -> list[str]:
-        return [line for line in self.lines if line.startswith(beginning)]
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, libraries: Path) -> Gpu:
-    require_cpp_compiler()
-    found = Gpu(libraries)
-    monkeypatch.setattr(model_runner, "resolve_device", lambda name: FakeGpu())
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Fake GPU")
-    monkeypatch.setattr(cuda_path, "open_launcher", lambda device, say: found.shim)
-    for module in (cuda_path, model_runner):
-        monkeypatch.setattr(module, "CudaLane", ImmediateLane)
-    for module in (memory_profile, model_runner):
-        monkeypatch.setattr(module, "CudaMemory", lambda device: found.memory)
-    monkeypatch.setattr(memory_profile, "available_memory", lambda device: found.memory.free_and_total()[0])
-    monkeypatch.setattr(model_runner, "CudaGraphs", lambda: found.graphs)
-    monkeypatch.setattr(flashinfer_attention.Planned, "_mark", lambda self: None)
-    monkeypatch.setattr(flashinfer_attention, "_WORKSPACE_BYTES", 4096)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -224,25 +179,3 @@ def test_kernels_that_fail_leave_all_to_torch(
     assert gpu.saying("attention") == ["attention: SDPA over gathered blocks; the GPU kernels cannot be used here"]
     for sequence in run(runner):
         check_greedy(reference, sequence)
-
-
-def test_the_items_of_the_gpu_check_that_need_a_gpu_are_checked_on_one(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_check_place, "BATCHES", (1, 8))
-    monkeypatch.setattr(gpu_check_place, "PREFILL", 64)
-    monkeypatch.setattr(gpu_check, "CudaMemory", lambda device: gpu.memory)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
-    monkeypatch.setattr(Place, "copy_bandwidth", lambda place: 1e9)
-    monkeypatch.setattr(gpu_check, "STEPS", 2)
-    gpu.memory.others = 15_500 * MIB  # so that the cache of 80% is small
-    place: Any = Place(FakeGpu(), ["Tiny"])  # type: ignore[arg-type]
-    assert gpu_check.check_graphs(place, "Tiny") == "16 tokens, all equal"
-    with pytest.raises(Failed, match=r"tokens/s, .* of the roof, aim 85%"):
-        gpu_check.check_decode(place, "Tiny", 1)
-    gpu.memory.others = 15_900 * MIB
-    assert "79.5% of the memory in use" in gpu_check.check_memory(place, "Tiny")
-    gpu.memory.others = 17_000 * MIB
-    with pytest.raises(Failed, match=r"85.0% of the memory in use, .* given 80%"):
-        gpu_check.check_memory(place, "Tiny")
-    place.release()
