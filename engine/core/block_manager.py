@@ -53,6 +53,10 @@ class BlockManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """How many of a waiting sequence's tokens would be found in the prefix cache now."""
+        return len(self._find_prefix(sequence)) * self.block_size
+
     def admit(self, sequence: Sequence, num_spare: int = 0) -> bool:
         """Give a sequence without blocks all it needs for its tokens, as far as possible from the prefix cache.
 

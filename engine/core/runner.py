@@ -50,7 +50,7 @@ class Runner(Protocol):
     vocab_size: int
     max_model_len: int  # tokens a sequence may hold
     runs_ahead: bool  # whether a step may be launched before the one before it was read
-    most_prompt_tokens: int | None  # in a step: more take as long in one as in two, and all would wait for the last
+    most_prompt_tokens: int | None  # in a step: more take as long in one as in two; None: as many as possible
 
     def launch(self, batch: SchedulerOutput) -> Any:
         """Start the forward pass of `batch`; the handle lives until it was sampled. May raise `OutOfMemoryError`."""

@@ -8,7 +8,8 @@ A step computes at most `max_num_batched_tokens`. Every running decode is in eve
 its grammar has forced behind that. What is left goes to prefill, in order, in chunks; while anything decodes, prefill
 as a whole gets `max_prefill_chunk_tokens` at most, so a decode never waits for more than that. A prompt longer than the
 step takes half of what is left if others want prefill too: short ones do not queue behind all of a long one, and the
-long one moves on in every step.
+long one moves on in every step. Where a runner's time grows with every prompt token, a prompt that the next step can
+hold whole is not begun at the end of this one: the others would wait for a part that answers nobody.
 
 When blocks run out, the last running sequence in order gives up its own and waits for its turn again, with its tokens;
 the first one is never a victim, so something always finishes. The same happens to the newer half of a batch that the
@@ -53,7 +54,8 @@ class Scheduler:
     ) -> None:
         """With `takes_forced_tokens`, tokens that grammars force are appended without being drawn.
 
-        `most_prompt_tokens` in a step, whatever the configuration allows; None means no such limit.
+        `most_prompt_tokens` in a step, whatever the configuration allows: the runner's time grows with each from there
+        on. None means no such limit.
         """
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -62,6 +64,7 @@ class Scheduler:
         self._blocks = blocks
         self.takes_forced_tokens = takes_forced_tokens
         self._most_prompt_tokens = most_prompt_tokens or config.max_num_batched_tokens
+        self._fills_steps = most_prompt_tokens is None  # with a part of a prompt, too, as the step takes no longer
         self._num_seats = config.max_num_seqs  # sequences that may run: fewer after memory has run out
         self._timed: dict[Sequence, None] = {}  # those with a deadline, in order of arrival
         self._outputs: list[SequenceOutput] = []  # of what happened outside the batch: admissions, drops
@@ -206,6 +209,8 @@ class Scheduler:
         num_spare = sum(map(self._growth, self.running)) if self.waiting else 0
         while self.waiting and budget > 0 and len(self.running) < self._num_seats:
             sequence = self.waiting[0]
+            if self._is_better_left_whole(sequence, prefills, budget):
+                return
             num_spare += self._growth(sequence)
             if not self._blocks.admit(sequence, num_spare):
                 return
@@ -218,6 +223,13 @@ class Scheduler:
                 self._outputs.append(SequenceOutput(sequence))
             prefills.append(_scheduled(sequence, num_tokens))
             budget -= num_tokens
+
+    def _is_better_left_whole(self, sequence: Sequence, prefills: list[ScheduledSequence], budget: int) -> bool:
+        """Whether `sequence` should wait for the next step, which can hold all of it, behind prompts that end here."""
+        if self._fills_steps or not prefills or sequence.num_tokens <= budget:
+            return False
+        wanted = sequence.num_tokens - self._blocks.num_cached_tokens(sequence)
+        return budget < wanted <= self._prefill_budget() and all(item.samples for item in prefills)
 
     def _growth(self, sequence: Sequence) -> int:
         """Blocks that the sequence will soon need beyond those for the tokens it has."""
