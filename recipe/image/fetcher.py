@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class _Download:
             for _ in range(self.rules.max_redirects + 1):
                 await self._admit(target)
                 async with session.get(
-                    URL(target.text, encoded=True), auth=_auth(target), allow_redirects=False
+                    URL(target.text, encoded=True), headers=_authorization(target), allow_redirects=False
                 ) as answer:
                     redirect = self._redirect(answer, target)
                     if redirect is None:
@@ -219,8 +220,11 @@ class _PinnedAddresses:
         """Nothing is held."""
 
 
-def _auth(url: HttpUrl) -> aiohttp.BasicAuth | None:
+def _authorization(url: HttpUrl) -> dict[str, str]:
+    """What the user and the password of a URL are as a header. Raises ValueError for a user that cannot be one."""
     if url.user_info is None:
-        return None
+        return {}
     user, _, password = url.user_info.partition(":")
-    return aiohttp.BasicAuth(unquote(user), unquote(password), encoding="utf-8")
+    if ":" in unquote(user):
+        raise ValueError("the name of a user has no colon")
+    return {"Authorization": f"Basic {b64encode(unquote(f'{user}:{password}').encode()).decode()}"}

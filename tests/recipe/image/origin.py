@@ -18,6 +18,7 @@ class Origin:
         self.address = address
         self.answers = answers
         self.requests: list[str] = []
+        self.heads: list[str] = []
         self.port = 0
 
     @asynccontextmanager
@@ -34,6 +35,7 @@ class Origin:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             target = head.split(" ")[1]
             self.requests.append(target)
+            self.heads.append(head)
             path, _, query = target.partition("?")
             await (redirect(unquote(query)) if path == "/to" else self.answers.get(path, missing))(writer)
             await writer.drain()
@@ -74,7 +76,7 @@ missing = reply(b"no", "text/plain", 404)
 
 async def silent(writer: asyncio.StreamWriter) -> None:
     """Never answers."""
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 async def dripping(writer: asyncio.StreamWriter) -> None:
@@ -113,7 +115,7 @@ class Names:
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         self.look_ups.append(host)
         if host == "never.example":
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         answers = self.answers.get(host.removesuffix("."))
         if answers is None:
             raise OSError("no such name")
