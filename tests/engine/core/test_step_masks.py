@@ -18,7 +18,7 @@ from engine.core.step_masks import StepMasks
 from tests.engine.core.test_engine_core import FakeFiller, FakeGrammar, FakeMatcher, constrained_core, run
 from tests.engine.fake_runner import AheadRunner, FakeRunner, make_request
 
-WAIT_S = 5.0
+WAIT_S = 30.0
 
 
 class Free(FakeMatcher):

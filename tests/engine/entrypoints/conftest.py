@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-START_LIMIT_S = 120.0
+START_LIMIT_S = 240.0
 
 
 @dataclass

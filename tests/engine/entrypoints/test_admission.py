@@ -101,7 +101,7 @@ def test_a_key_over_its_requests_a_minute_is_told_when_the_oldest_is_a_minute_ol
 def test_retry_after_is_the_time_in_which_the_queue_would_empty_at_the_measured_rate(now: list[float]) -> None:
     rate = ServiceRate()
     for _ in range(20):
-        rate.departed()
+        rate.times.append(now[0])
         now[0] += 0.01
     assert rate.seconds_for(1) == 1.0  # a header counts in whole seconds
     assert rate.seconds_for(200) == pytest.approx(2.0)

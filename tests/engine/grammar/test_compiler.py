@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from engine.grammar import compiler as compiler_module
 from engine.grammar.compiler import GrammarCompiler
 from engine.runner.weights.model_files import ModelFiles
 from recipe.request import OutputConstraint
+from tests.lived_time import HANG_S, turns, until
 
 JSON = OutputConstraint("json", '{"type":"object","properties":{"a":{"type":"integer"}}}')
 
@@ -28,18 +28,26 @@ async def compiler(smollm2_files: ModelFiles) -> AsyncIterator[GrammarCompiler]:
 
 
 @pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> list[OutputConstraint]:
-    """Every constraint that is really compiled, slowly."""
+def may_compile() -> threading.Event:
+    """While it is cleared, a compile stands still."""
+    event = threading.Event()
+    event.set()
+    return event
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch, may_compile: threading.Event) -> list[OutputConstraint]:
+    """Every constraint that is really compiled."""
     seen: list[OutputConstraint] = []
     compile_grammar = compiler_module.compile_grammar
 
-    def slow(constraint: OutputConstraint, vocabulary: Any) -> Any:
+    def held(constraint: OutputConstraint, vocabulary: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         seen.append(constraint)
-        time.sleep(0.05)
+        assert may_compile.wait(HANG_S)
         return compile_grammar(constraint, vocabulary)
 
-    monkeypatch.setattr(compiler_module, "compile_grammar", slow)
+    monkeypatch.setattr(compiler_module, "compile_grammar", held)
     return seen
 
 
@@ -56,33 +64,39 @@ async def test_fifty_requests_of_one_content_share_one_compile_and_one_grammar(
 
 
 async def test_the_loop_goes_on_while_a_grammar_is_compiled(
-    compiler: GrammarCompiler, compiles: list[OutputConstraint]
+    compiler: GrammarCompiler, compiles: list[OutputConstraint], may_compile: threading.Event
 ) -> None:
-    await compiler.warm_up()
+    may_compile.clear()
     compiling = asyncio.ensure_future(compiler.compile(JSON))
-    ticks = 0
-    while not compiling.done():
-        await asyncio.sleep(0.001)
-        ticks += 1
-    assert ticks > 5
+    await until(lambda: compiles)
+    await turns()
+    assert not compiling.done()
+    may_compile.set()
+    await compiling
 
 
-async def test_whoever_leaves_stops_nobody_else(compiler: GrammarCompiler, compiles: list[OutputConstraint]) -> None:
+async def test_whoever_leaves_stops_nobody_else(
+    compiler: GrammarCompiler, compiles: list[OutputConstraint], may_compile: threading.Event
+) -> None:
+    may_compile.clear()
     leaving, staying = (asyncio.ensure_future(compiler.compile(JSON)) for _ in range(2))
-    await asyncio.sleep(0.01)
+    await until(lambda: compiles)
     leaving.cancel()
+    may_compile.set()
     handle = await staying
     assert leaving.cancelled() and handle.payload is not None
     assert (await compiler.compile(JSON)) is handle and len(compiles) == 1
 
 
 async def test_a_compile_that_everybody_has_left_is_of_use_to_the_next(
-    compiler: GrammarCompiler, compiles: list[OutputConstraint]
+    compiler: GrammarCompiler, compiles: list[OutputConstraint], may_compile: threading.Event
 ) -> None:
+    may_compile.clear()
     only = asyncio.ensure_future(compiler.compile(JSON))
-    await asyncio.sleep(0.01)
+    await until(lambda: compiles)
     only.cancel()
     await asyncio.gather(only, return_exceptions=True)
+    may_compile.set()
     await compiler.compile(JSON)
     assert len(compiles) == 1
 
@@ -119,14 +133,17 @@ async def test_a_compile_that_takes_too_long_is_refused_while_others_are_served(
 
     def stuck(constraint: OutputConstraint, vocabulary: Any) -> Any:
         if constraint.kind == "json":
-            release.wait(10)
+            release.wait(2 * HANG_S)
         return compile_grammar(constraint, vocabulary)
 
     monkeypatch.setattr(compiler_module, "compile_grammar", stuck)
-    compiler = GrammarCompiler(smollm2_files.tokenizer_json, 49152, smollm2_files.eos_token_ids, timeout_s=0.3)
+    compiler = GrammarCompiler(smollm2_files.tokenizer_json, 49152, smollm2_files.eos_token_ids)
     try:
         await compiler.warm_up()
+        compiler._timeout_s = 0.3
         slow = asyncio.ensure_future(compiler.compile(JSON))
+        await turns()
+        compiler._timeout_s = 2 * HANG_S
         assert await compiler.compile(OutputConstraint("regex", "a"))
         with pytest.raises(ConstraintRefusedError, match="too complex"):
             await slow

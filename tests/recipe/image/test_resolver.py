@@ -21,6 +21,7 @@ from recipe.image import (
 from recipe.image.error import UNSUPPORTED_IMAGE, ImageFault
 from recipe.image.preprocess import LoadOutcome
 from recipe.image.quota import ByteBudget
+from tests.lived_time import HANG_S, until
 from tests.recipe.image.pictures import PNG, encoded, picture
 
 WIDE = encoded(picture(200, 20))
@@ -81,9 +82,7 @@ async def test_images_come_in_the_order_of_their_sources_however_long_each_takes
 
 async def test_downloads_of_a_request_run_at_once_but_not_all_of_many() -> None:
     shelf = Shelf({"http://x": 0.1})
-    started = time.monotonic()
     await resolve(*[UrlImageSource("http://x")] * 12, fetcher=shelf, run_in_worker=instead_of_worker)
-    assert time.monotonic() - started < 0.6
     assert shelf.most_active == 8
 
 
@@ -102,15 +101,23 @@ async def test_decoding_can_run_in_a_worker_process() -> None:
         assert (await failure(inline(b"junk"), run_in_worker=run_in_worker))[0] == "UnsupportedMediaType"
 
 
-async def test_the_event_loop_stays_free_while_images_are_decoded() -> None:
-    large = encoded(picture(3000, 3000))
+async def longest_pause(task: asyncio.Task[Any]) -> float:
+    """How long the event loop did nothing else, while `task` ran; in seconds."""
     longest, last = 0.0, time.monotonic()
-    task = asyncio.create_task(resolve(inline(large), inline(large)))
     while not task.done():
         await asyncio.sleep(0.001)
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert await task == [(1302, 1302), (1302, 1302)]
-    assert longest < 0.5
+    return longest
+
+
+async def test_the_event_loop_stays_free_while_images_are_decoded() -> None:
+    large = encoded(picture(3000, 3000))
+    pauses = [float("inf")]
+    while min(pauses) > 0.5 and len(pauses) < 10:  # the machine may stand still in one try, not in all
+        task = asyncio.create_task(resolve(inline(large), inline(large)))
+        pauses.append(await longest_pause(task))
+        assert await task == [(1302, 1302), (1302, 1302)]
+    assert min(pauses) <= 0.5
 
 
 async def test_an_error_names_the_place_and_the_number_among_images_of_that_place() -> None:
@@ -171,17 +178,15 @@ async def test_a_single_image_is_limited_too() -> None:
 
 
 async def test_a_failure_cancels_what_is_still_being_fetched() -> None:
-    shelf = Shelf({"http://gone": ImageFault("FetchStatus", "404"), "http://slow": 30.0})
-    started = time.monotonic()
-    await failure(UrlImageSource("http://gone"), UrlImageSource("http://slow"), fetcher=shelf)
-    assert time.monotonic() - started < 1
+    shelf = Shelf({"http://gone": ImageFault("FetchStatus", "404"), "http://slow": 600.0})
+    await asyncio.wait_for(failure(UrlImageSource("http://gone"), UrlImageSource("http://slow"), fetcher=shelf), HANG_S)
     assert (shelf.cancelled, shelf.active) == (["http://slow"], 0)
 
 
 async def test_a_cancelled_request_leaves_no_download_behind() -> None:
-    shelf, quota = Shelf({"http://slow": 30.0}), ImageQuota()
+    shelf, quota = Shelf({"http://slow": 600.0}), ImageQuota()
     task = asyncio.create_task(resolve(UrlImageSource("http://slow"), fetcher=shelf, quota=quota))
-    await asyncio.sleep(0.05)
+    await until(lambda: shelf.active)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
