@@ -16,6 +16,12 @@
 #define RUNS 2
 #define REACH (RUNS * LANES)
 
+/* Weights are powers of two of scores less a peak, which need not be the very highest: it is raised when a score is this
+ * much above it.
+ */
+#define SLACK 8.0f
+#define TWO_ONES 0x3f803f80u /* as bfloat16 */
+
 /* Up to STRETCH_ROWS rows of one sequence, at positions start, start + 1, ... */
 struct stretch {
     int32_t first_row, num_rows, start;
@@ -25,11 +31,11 @@ struct stretch {
 /* A thread's working memory; `width` is the head's size rounded up to whole vectors, N = STRETCH_ROWS * heads. */
 struct attention_memory {
     int32_t width, most; /* most: N */
-    uint32_t *queries; /* [width / 2, N]: scaled, two dimensions a word */
+    uint32_t *queries; /* [width / 2, N]: scaled for powers of two, two dimensions a word */
     uint32_t *weights; /* [N, 16]: of the positions at hand, two a word */
     float *sums;       /* [N, width]: values weighted so far */
     float *totals;     /* [N, 16]: sums of weights, a lane each */
-    float *peaks;      /* [N]: largest score so far */
+    float *peaks;      /* [N]: what scores are taken against */
 };
 
 /* Positions that lie in the cache, at most REACH of them, and where those behind them lie: memory is slow to answer, so
@@ -96,35 +102,31 @@ INLINE void score(
 }
 
 /* What was summed before shrinks to fit a new peak. */
-static void shrink_sums(struct attention_memory *memory, int32_t q, float new_peak) {
-    const f32x16 shrink = exponential(splat(memory->peaks[q] - new_peak));
+static void raise_peak(struct attention_memory *memory, int32_t q, float new_peak) {
+    const f32x16 shrink = power_of_two(splat(memory->peaks[q] - new_peak));
     float *sums = memory->sums + q * memory->width, *totals = memory->totals + q * LANES;
     for (int32_t d = 0; d < memory->width; d += LANES) store_floats(sums + d, load_floats(sums + d) * shrink);
     store_floats(totals, load_floats(totals) * shrink);
     memory->peaks[q] = new_peak;
 }
 
-/* Scores -> weights of query `q`, which sees `visible` of the positions. */
-INLINE void weigh(struct attention_memory *memory, int32_t q, const f32x16 scores[RUNS], int32_t visible) {
+/* Scores -> weights of query `q`, which sees `visible` of the positions, or all of them. */
+INLINE void weigh(
+    struct attention_memory *memory, int32_t q, const f32x16 scores[RUNS], int32_t visible, const int all) {
     static const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    f32x16 highest = splat(-3e38f), total = load_floats(memory->totals + q * LANES);
-    i32x16 seen[RUNS];
+    uint32_t *weights = memory->weights + q * REACH / 2;
+    f32x16 seen[RUNS], highest = splat(-3e38f);
     UNROLL for (int r = 0; r < RUNS; r++) {
-        seen[r] = lanes < splat_int(visible - r * LANES);
-        highest = largest(highest, choose(seen[r], scores[r], splat(-3e38f)));
+        seen[r] = all ? scores[r] : choose(lanes < splat_int(visible - r * LANES), scores[r], splat(-3e38f));
+        highest = largest(highest, seen[r]);
     }
-    const float peak = largest_of_lanes(highest);
-    if (peak > memory->peaks[q]) {
-        shrink_sums(memory, q, peak);
-        total = load_floats(memory->totals + q * LANES);
-    }
+    if (any_above(highest, memory->peaks[q] + SLACK)) raise_peak(memory, q, largest_of_lanes(highest));
     UNROLL for (int r = 0; r < RUNS; r++) {
-        const f32x16 weights = exponential(scores[r] - memory->peaks[q]);
-        const u16x16 rounded = floats_to_bfloats((f32x16)((i32x16)weights & seen[r]));
-        memcpy(memory->weights + (q * RUNS + r) * LANES / 2, &rounded, sizeof rounded);
-        total += bfloats_to_floats(rounded);
+        const u16x16 rounded = floats_to_bfloats(power_of_two(seen[r] - memory->peaks[q]));
+        memcpy(weights + r * LANES / 2, &rounded, sizeof rounded);
     }
-    store_floats(memory->totals + q * LANES, total);
+    float *totals = memory->totals + q * LANES;
+    store_floats(totals, dot_bfloats(load_floats(totals), load_words(weights), TWO_ONES));
 }
 
 /* Sixteen dimensions of two values, or `left` where they are fewer; the second is nobody's where `single`. */
@@ -182,9 +184,14 @@ INLINE void meet(
     const int32_t group = m->heads / m->kv_heads;
     f32x16 scores[MOST_QUERIES * RUNS];
     score(memory, m->head_dim / 2, keys, reach, base + first, count, scores);
-    for (int q = 0; q < count; q++) {
-        const int32_t behind = s->start + (first + q) / group - reach->start + 1;
-        weigh(memory, base + first + q, scores + q * RUNS, behind < reach->count ? behind : reach->count);
+    const int32_t behind = s->start - reach->start + 1; /* positions that row 0 of the stretch sees of these */
+    if (reach->count == REACH && behind + first / group >= REACH) {
+        UNROLL for (int q = 0; q < count; q++) weigh(memory, base + first + q, scores + q * RUNS, REACH, 1);
+    } else {
+        for (int q = 0; q < count; q++) {
+            const int32_t visible = behind + (first + q) / group;
+            weigh(memory, base + first + q, scores + q * RUNS, visible < reach->count ? visible : reach->count, 0);
+        }
     }
     add_values(memory, m->head_dim, values, reach, base + first, count);
 }
@@ -226,7 +233,7 @@ static void start_queries(
     struct attention_memory *memory) {
     const int32_t num_queries = s->num_rows * (m->heads / m->kv_heads);
     for (int32_t q = 0; q < num_queries; q++) {
-        place_query(queries + query_offset(m, s, head, q, stride), m->head_dim, m->scale,
+        place_query(queries + query_offset(m, s, head, q, stride), m->head_dim, m->scale * LOG2_E,
                     memory->queries + base + q, memory->most);
         memset(memory->sums + (base + q) * memory->width, 0, memory->width * sizeof(float));
         memset(memory->totals + (base + q) * LANES, 0, LANES * sizeof(float));

@@ -34,26 +34,46 @@ void NAMED(step_prepare_, SET)(struct engine *engine) {
 /* A thread on its way through the phases of a slice. */
 struct worker {
     struct step *step;
+    struct thread_memory memory;
     uint32_t job;
-    int32_t thread, phase, first, end; /* first .. end: the items in hand */
+    int32_t thread, phase, run, first, end; /* first .. end: the items in hand, of a run */
+    int32_t rows, num_stretches;            /* of the slice, that are computed further */
+    const struct stretch *stretches;
 };
 
-/* Report the items in hand as computed and take the next ones; whether there are any. A thread gets a phase in two runs:
- * memory reads long ones best, and who was held up leaves its second to others.
+static int32_t parts_of(int32_t count, int32_t size) { return (count + size - 1) / size; }
+
+/* How many items the busiest thread has when runs of `size` are dealt out. */
+static int32_t most_items(int32_t count, int32_t size, int32_t threads) {
+    return parts_of(parts_of(count, size), threads) * size;
+}
+
+/* The items of a run: a thread gets a phase in two or three, whichever is fairer. Memory reads long ones best, and who
+ * was held up leaves its last to others.
  */
+static int32_t run_size(int32_t count, int32_t threads) {
+    if (count < 2 * threads) return 1;
+    const int32_t two = parts_of(count, 2 * threads), three = parts_of(count, 3 * threads);
+    const int32_t size = most_items(count, two, threads) <= most_items(count, three, threads) ? two : three;
+    return size > 64 ? 64 : size;
+}
+
+/* Report the items in hand as computed and take the next ones; whether there are any. */
 static int next_items(struct worker *w, int32_t count) {
     struct pool *pool = w->step->engine->pool;
-    const int32_t even = count / (2 * pool_size(pool)), size = even < 1 ? 1 : even > 64 ? 64 : even;
     if (w->end > w->first) pool_complete(pool, w->phase, w->end - w->first);
-    w->first = pool_take(pool, w->job, w->phase, size);
+    w->first = pool_take(pool, w->job, w->phase, w->run);
     if (w->first < 0 || w->first >= count) return w->first = w->end = 0;
-    w->end = w->first + size < count ? w->first + size : count;
+    w->end = w->first + w->run < count ? w->first + w->run : count;
     return 1;
 }
 
-#define EACH_ITEM(item, worker, count)                                                                                 \
-    while (next_items(worker, count))                                                                                  \
+#define EACH_ITEM_BY(size, item, worker, count)                                                                        \
+    for ((worker)->run = (size); next_items(worker, count);)                                                           \
         for (int32_t item = (worker)->first; item < (worker)->end; item++)
+
+#define EACH_ITEM(item, worker, count)                                                                                 \
+    EACH_ITEM_BY(run_size(count, pool_size((worker)->step->engine->pool)), item, worker, count)
 
 static int64_t now(void) {
     struct timespec time;
@@ -99,6 +119,11 @@ static int32_t position_of(const struct step *step, int32_t row) {
     return s->start + row - s->first_row;
 }
 
+/* The slice's row `index` of those whose logits are wanted. */
+static int32_t sampling_row(const struct step *step, int32_t index) {
+    return step->batch->sampling_rows[step->first_sampling + index] - step->first_row;
+}
+
 static void embed(struct step *step, int32_t row) {
     const struct model *m = step->model;
     struct workspace *space = step->space;
@@ -129,8 +154,7 @@ static void normalise_for_mlp(struct step *step, int32_t row, const struct layer
 static void normalise_for_head(struct step *step, int32_t index) {
     struct workspace *space = step->space;
     const struct model *m = step->model;
-    const int32_t row = step->batch->sampling_rows[step->first_sampling + index] - step->first_row;
-    normalise(space->hidden + row * space->hidden_stride, m->final_norm, m->hidden, m->eps,
+    normalise(space->hidden + index * space->hidden_stride, m->final_norm, m->hidden, m->eps,
               space->mlp_input.values + (int64_t)index * space->mlp_input.stride);
     prepare_for(&space->mlp_input, index, &m->head, &m->head, &m->head);
 }
@@ -149,16 +173,16 @@ struct target {
     int adds; /* to what is there */
 };
 
-/* out[row, tile] = sums + bias, or that added to what is there. */
+/* out[row, tile] = sums[row, 2] + bias, or that added to what is there. */
 INLINE void store_sums(
-    const struct matrix *m, int32_t tile, const f32x16 *sums, int32_t row, int32_t rows, const struct target *to) {
+    const struct matrix *m, int32_t tile, const f32x16 *sums, int32_t rows, const struct target *to) {
     const int32_t first = tile * TILE_ROWS, count = m->rows - first < TILE_ROWS ? m->rows - first : TILE_ROWS;
     const f32x16 bias = bias_of(m, tile);
-    for (int32_t b = 0; b < rows; b++) {
-        float *at = to->out + (row + b) * to->stride + first;
+    for (int32_t row = 0; row < rows; row++) {
+        float *at = to->out + row * to->stride + first;
         f32x16 before = splat(0);
         if (to->adds) memcpy(&before, at, count * sizeof(float));
-        const f32x16 sum = before + (sums[b] + bias);
+        const f32x16 sum = before + (sums[PAIR * row] + bias);
         if (count == TILE_ROWS) store_floats(at, sum);
         else memcpy(at, &sum, count * sizeof(float));
     }
@@ -170,26 +194,24 @@ static int32_t num_pairs(const struct matrix *m) { return (num_tiles(m) + 1) / P
  * their beginning on; without a partner, a tile goes with itself.
  */
 static void multiply_pair(
-    const struct matrix *m, int32_t pair, const struct activations *x, int32_t rows, const struct target *to) {
+    const struct matrix *m, int32_t pair, const struct activations *x, int32_t rows, const struct target *to,
+    const struct product_memory *memory) {
     const int32_t second = pair + num_pairs(m) < num_tiles(m) ? pair + num_pairs(m) : pair;
     const struct tile tiles[PAIR] = {{m, pair}, {m, second}};
-    f32x16 sums[(PAIR + 1) * MOST_ROWS];
-    for (int32_t row = 0, done; row < rows; row += done) {
-        done = pair_sums(tiles, x, row, rows - row, sums);
-        store_sums(m, pair, sums, row, done, to);
-        if (second != pair) store_sums(m, second, sums + done, row, done, to);
-    }
+    const f32x16 *sums = pair_sums(tiles, x, rows, memory);
+    store_sums(m, pair, sums, rows, to);
+    if (second != pair) store_sums(m, second, sums + 1, rows, to);
 }
 
-static void project(struct step *step, const struct layer *layer, int32_t item) {
-    struct workspace *space = step->space;
+static void project(struct worker *w, const struct layer *layer, int32_t item) {
+    struct workspace *space = w->step->space;
     const struct matrix *matrices[] = {&layer->query, &layer->key, &layer->value};
     const struct target targets[] = {{space->queries, space->query_stride, 0},
                                      {space->keys, space->key_stride, 0},
                                      {space->values, space->key_stride, 0}};
     int i = 0;
     for (; item >= num_pairs(matrices[i]); i++) item -= num_pairs(matrices[i]);
-    multiply_pair(matrices[i], item, &space->attention_input, step->num_rows, &targets[i]);
+    multiply_pair(matrices[i], item, &space->attention_input, w->rows, &targets[i], &w->memory.product);
 }
 
 /* Element i turns with element i + head_dim / 2. */
@@ -238,97 +260,123 @@ static void place_row(struct step *step, const struct layer *layer, int32_t row)
     }
 }
 
-static void gate_and_up(struct step *step, const struct layer *layer, int32_t tile) {
-    struct activations *x = &step->space->mlp_input, *inner = &step->space->inner;
+static void gate_and_up(struct worker *w, const struct layer *layer, int32_t tile) {
+    struct activations *inner = &w->step->space->inner;
+    const int32_t rows = w->rows;
     const f32x16 gate_bias = bias_of(&layer->gate, tile), up_bias = bias_of(&layer->up, tile);
     const struct tile pair[PAIR] = {{&layer->gate, tile}, {&layer->up, tile}};
-    f32x16 sums[(PAIR + 1) * MOST_ROWS];
-    for (int32_t row = 0, done; row < step->num_rows; row += done) {
-        done = pair_sums(pair, x, row, step->num_rows - row, sums);
-        for (int32_t b = 0; b < done; b++) {
-            const f32x16 gate = sums[b] + gate_bias, up = sums[done + b] + up_bias;
-            float *to = inner->values + (int64_t)(row + b) * inner->stride + tile * TILE_ROWS;
-            store_floats(to, gate / (1.0f + exponential(-gate)) * up);
-        }
+    const f32x16 *sums = pair_sums(pair, &w->step->space->mlp_input, rows, &w->memory.product);
+    for (int32_t row = 0; row < rows; row++) {
+        const f32x16 gate = sums[PAIR * row] + gate_bias, up = sums[PAIR * row + 1] + up_bias;
+        float *to = inner->values + (int64_t)row * inner->stride + tile * TILE_ROWS;
+        store_floats(to, gate * sigmoid(gate) * up);
+    }
+}
+
+/* The slice's rows whose logits are wanted come to the front. */
+static void gather_sampling_rows(struct step *step) {
+    struct workspace *space = step->space;
+    for (int32_t i = 0; i < step->num_sampling; i++) {
+        const int64_t row = sampling_row(step, i);
+        memmove(space->hidden + i * space->hidden_stride, space->hidden + row * space->hidden_stride,
+                space->hidden_stride * sizeof(float));
+        memmove(space->queries + i * space->query_stride, space->queries + row * space->query_stride,
+                space->query_stride * sizeof(float));
     }
 }
 
 /* ---- the way through the model ---- */
 
-static void compute_attention(struct worker *w, const struct layer *layer) {
-    struct step *step = w->step;
-    const struct model *m = step->model;
-    struct workspace *space = step->space;
-    struct attention_memory memory = attention_of(space, m, w->thread);
-    /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
-    const int32_t shares = step->num_stretches < 4 * pool_size(step->engine->pool) ? m->kv_heads : 1;
-    const int32_t share = m->kv_heads / shares, items = step->num_stretches * shares;
-    EACH_ITEM(item, w, items)
-        attend(m, layer, &space->stretches[item / shares], item % shares * share, share, space->queries,
-               space->query_stride, space->mixed.values, space->mixed.stride, &memory);
-    finish_phase(w, ATTENTION, items);
+static void compute_projections(struct worker *w, const struct layer *layer) {
+    const int32_t pairs = num_pairs(&layer->query) + num_pairs(&layer->key) + num_pairs(&layer->value);
+    EACH_ITEM(row, w, w->rows) normalise_input(w->step, row, layer);
+    finish_phase(w, NORM, w->rows);
+    EACH_ITEM(pair, w, pairs) project(w, layer, pair);
+    finish_phase(w, QKV, pairs);
+    EACH_ITEM(row, w, w->rows) place_row(w->step, layer, row);
+    finish_phase(w, ROPE, w->rows);
 }
 
-static void compute_attention_block(struct worker *w, const struct layer *layer) {
+/* Behind the last layer's keys and values only the rows whose logits are wanted matter. */
+static void keep_sampling_rows(struct worker *w) {
     struct step *step = w->step;
-    struct workspace *space = step->space;
-    const int32_t rows = step->num_rows, output_pairs = num_pairs(&layer->output);
-    const int32_t pairs = num_pairs(&layer->query) + num_pairs(&layer->key) + num_pairs(&layer->value);
+    if (step->num_sampling == w->rows) return;
+    EACH_ITEM(item, w, 1) gather_sampling_rows(step);
+    finish_phase(w, ROPE, 1);
+    w->rows = step->num_sampling;
+    w->stretches = step->space->sampling_stretches;
+    w->num_stretches = step->num_sampling_stretches;
+}
+
+static void compute_attention(struct worker *w, const struct layer *layer) {
+    const struct model *m = w->step->model;
+    struct workspace *space = w->step->space;
     const struct target to = {space->hidden, space->hidden_stride, 1};
-    EACH_ITEM(row, w, rows) normalise_input(step, row, layer);
-    finish_phase(w, NORM, rows);
-    EACH_ITEM(pair, w, pairs) project(step, layer, pair);
-    finish_phase(w, QKV, pairs);
-    EACH_ITEM(row, w, rows) place_row(step, layer, row);
-    finish_phase(w, ROPE, rows);
-    compute_attention(w, layer);
-    EACH_ITEM(row, w, rows) prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
-    finish_phase(w, NORM, rows);
-    EACH_ITEM(pair, w, output_pairs) multiply_pair(&layer->output, pair, &space->mixed, rows, &to);
-    finish_phase(w, OUTPUT, output_pairs);
+    /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
+    const int32_t shares = w->num_stretches < 4 * pool_size(w->step->engine->pool) ? m->kv_heads : 1;
+    const int32_t share = m->kv_heads / shares, items = w->num_stretches * shares, pairs = num_pairs(&layer->output);
+    EACH_ITEM_BY(1, item, w, items)
+        attend(m, layer, &w->stretches[item / shares], item % shares * share, share, space->queries,
+               space->query_stride, space->mixed.values, space->mixed.stride, &w->memory.attention);
+    finish_phase(w, ATTENTION, items);
+    EACH_ITEM(row, w, w->rows) prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
+    finish_phase(w, NORM, w->rows);
+    EACH_ITEM(pair, w, pairs) multiply_pair(&layer->output, pair, &space->mixed, w->rows, &to, &w->memory.product);
+    finish_phase(w, OUTPUT, pairs);
 }
 
 static void compute_mlp(struct worker *w, const struct layer *layer) {
-    struct step *step = w->step;
-    struct workspace *space = step->space;
-    const int32_t rows = step->num_rows, gate_tiles = num_tiles(&layer->gate), down_pairs = num_pairs(&layer->down);
+    struct workspace *space = w->step->space;
+    const int32_t gate_tiles = num_tiles(&layer->gate), pairs = num_pairs(&layer->down);
     const struct target to = {space->hidden, space->hidden_stride, 1};
-    EACH_ITEM(row, w, rows) normalise_for_mlp(step, row, layer);
-    finish_phase(w, NORM, rows);
-    EACH_ITEM(tile, w, gate_tiles) gate_and_up(step, layer, tile);
+    EACH_ITEM(row, w, w->rows) normalise_for_mlp(w->step, row, layer);
+    finish_phase(w, NORM, w->rows);
+    EACH_ITEM(tile, w, gate_tiles) gate_and_up(w, layer, tile);
     finish_phase(w, GATE_UP, gate_tiles);
-    EACH_ITEM(row, w, rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
-    finish_phase(w, NORM, rows);
-    EACH_ITEM(pair, w, down_pairs) multiply_pair(&layer->down, pair, &space->inner, rows, &to);
-    finish_phase(w, DOWN, down_pairs);
+    EACH_ITEM(row, w, w->rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
+    finish_phase(w, NORM, w->rows);
+    EACH_ITEM(pair, w, pairs) multiply_pair(&layer->down, pair, &space->inner, w->rows, &to, &w->memory.product);
+    finish_phase(w, DOWN, pairs);
 }
 
-static float *logits_of(const struct step *step) {
-    return step->batch->logits + (int64_t)step->first_sampling * step->model->head.rows;
+/* The batch is the caller's: only who has an item in hand may look at it. */
+static void multiply_head(struct worker *w, int32_t pair) {
+    const struct step *step = w->step;
+    const struct matrix *head = &step->model->head;
+    float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
+    multiply_pair(head, pair, &step->space->mlp_input, w->rows, &(struct target){logits, head->rows, 0},
+                  &w->memory.product);
 }
 
 static void compute_logits(struct worker *w) {
-    struct step *step = w->step;
-    const struct matrix *head = &step->model->head;
-    const struct target to = {logits_of(step), head->rows, 0};
-    EACH_ITEM(index, w, step->num_sampling) normalise_for_head(step, index);
-    finish_phase(w, NORM, step->num_sampling);
-    EACH_ITEM(pair, w, num_pairs(head))
-        multiply_pair(head, pair, &step->space->mlp_input, step->num_sampling, &to);
-    finish_phase(w, HEAD, num_pairs(head));
+    const int32_t pairs = num_pairs(&w->step->model->head);
+    EACH_ITEM(row, w, w->rows) normalise_for_head(w->step, row);
+    finish_phase(w, NORM, w->rows);
+    EACH_ITEM(pair, w, pairs) multiply_head(w, pair);
+    finish_phase(w, HEAD, pairs);
+}
+
+static struct worker start_worker(struct step *step, int32_t thread, uint32_t job) {
+    return (struct worker){.step = step, .memory = memory_of(step->space, step->model, thread), .job = job,
+                           .thread = thread, .rows = step->num_rows, .num_stretches = step->num_stretches,
+                           .stretches = step->space->stretches};
 }
 
 /* PHASES_A_LAYER and PHASES_BESIDE count what happens here. */
 static void compute_slice(void *context, int32_t thread, uint32_t job) {
     struct step *step = context;
-    struct worker worker = {.step = step, .job = job, .thread = thread}, *w = &worker;
-    EACH_ITEM(row, w, step->num_rows) embed(step, row);
-    finish_phase(w, EMBED, step->num_rows);
+    struct worker worker = start_worker(step, thread, job), *w = &worker;
+    EACH_ITEM(row, w, w->rows) embed(step, row);
+    finish_phase(w, EMBED, w->rows);
     for (int32_t i = 0; i < step->model->num_layers; i++) {
-        compute_attention_block(w, &step->model->layers[i]);
-        compute_mlp(w, &step->model->layers[i]);
+        const struct layer *layer = &step->model->layers[i];
+        compute_projections(w, layer);
+        if (i == step->model->num_layers - 1) keep_sampling_rows(w);
+        if (!w->rows) return;
+        compute_attention(w, layer);
+        compute_mlp(w, layer);
     }
-    if (step->num_sampling) compute_logits(w);
+    compute_logits(w);
 }
 
 /* The next stretch: up to STRETCH_ROWS rows of `span` from `row` of the batch on; how many. */
@@ -354,6 +402,19 @@ static void cut_stretches(struct step *step) {
     }
 }
 
+/* The stretches of the rows whose logits are wanted, once they are at the front. */
+static void cut_sampling_stretches(struct step *step) {
+    struct workspace *space = step->space;
+    struct stretch *last = space->sampling_stretches - 1;
+    for (int32_t i = 0, before = -2; i < step->num_sampling; i++) {
+        const int32_t row = sampling_row(step, i);
+        if (row == before + 1 && space->stretch_of[row] == space->stretch_of[before]) last->num_rows++;
+        else *++last = (struct stretch){i, 1, position_of(step, row), stretch_at(step, row)->table};
+        before = row;
+    }
+    step->num_sampling_stretches = (int32_t)(last + 1 - space->sampling_stretches);
+}
+
 /* The next rows of the batch, at most a slice; whether there are any. */
 static int next_slice(struct step *step) {
     const struct batch *batch = step->batch;
@@ -366,6 +427,7 @@ static int next_slice(struct step *step) {
     step->num_rows = rows;
     step->num_sampling = count;
     cut_stretches(step);
+    cut_sampling_stretches(step);
     return rows > 0;
 }
 

@@ -10,7 +10,7 @@
 
 #define SLICE_ROWS 128 /* rows that go through the layers together */
 
-enum { PHASES_A_LAYER = 10, PHASES_BESIDE = 3 };
+enum { PHASES_A_LAYER = 10, PHASES_BESIDE = 4 };
 enum phase { EMBED, NORM, QKV, ROPE, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, NUM_PHASES };
 
 struct engine {

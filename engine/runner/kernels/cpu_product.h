@@ -1,13 +1,16 @@
-/* Products of packed matrices with rows of activations: the sums of two tiles for a few rows at a time.
+/* Products of packed matrices with rows of activations: the sums of two tiles, a few rows at a time.
  *
  * For quantised weights the activations are quantised too, to int8 in groups of 32 with a scale each; a group's
  * products are summed exactly, in integers. Some groups of a row hold numbers much larger than the others, and would
  * bring in most of its error: what they lose is quantised again and added. For bfloat16 weights activations are
  * bfloat16 where the machine multiplies that, else float32. Two tiles share every number of the right side: a number
- * takes as long to load as its product takes.
+ * takes as long to load as its product takes. The columns are taken block by block: what two tiles hold of one stays in
+ * the first cache while all rows are multiplied with it.
  */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H
+
+#include <math.h>
 
 #include "cpu_model.h"
 #include "cpu_vector.h"
@@ -22,8 +25,11 @@
 #define ROW_BLOCK 8
 #define PAIR 2
 
-/* A group with a peak this many times the mean of its row has a second part. */
-#define LARGE_PEAK 1.5f
+/* A group with a peak this many times the root mean square of its row has a second part. */
+#define LARGE_PEAK 7.0f
+
+/* Groups in a block of columns, at most. */
+#define MOST_GROUPS 18
 
 /* Groups as int8: [rows / 8, stride / 32, 8] of them. */
 struct part {
@@ -41,7 +47,17 @@ struct activations {
     float *values;     /* [rows, stride], zero past the columns */
     uint16_t *bfloats; /* [rows / 8, stride / 4, 8, 4] */
     struct part first, second;
-    uint8_t *has_second; /* [rows / 8, stride / 32, 8]: whether the group's second part counts */
+    uint32_t *with_second; /* [rows, blocks]: bit g is set where group g of the block has a second part */
+};
+
+/* Some groups of columns, `count` from `first` on. */
+struct block {
+    int32_t index, first, count;
+};
+
+/* A thread's working memory for products. */
+struct product_memory {
+    f32x16 *sums, *other; /* [rows, 2] */
 };
 
 typedef int8_t i8x16 __attribute__((vector_size(16)));
@@ -50,6 +66,10 @@ typedef int8_t i8x16 __attribute__((vector_size(16)));
 INLINE int64_t place_of(int64_t row, int64_t group, int64_t groups) {
     return (row / ROW_BLOCK * groups + group) * ROW_BLOCK + row % ROW_BLOCK;
 }
+
+INLINE int32_t num_blocks(int32_t groups) { return (groups + MOST_GROUPS - 1) / MOST_GROUPS; }
+
+INLINE int32_t block_groups(int32_t groups) { return (groups + num_blocks(groups) - 1) / num_blocks(groups); }
 
 INLINE int32_t sum_of_codes(i32x16 v) { return (int32_t)sum_of_lanes(to_floats(v)); }
 
@@ -72,29 +92,32 @@ INLINE float peak_of(const f32x16 values[2]) {
     return largest_of_lanes(largest(magnitude(values[0]), magnitude(values[1])));
 }
 
-/* The peaks of a row's groups become their scales for the time being; their mean. */
+/* The peaks of a row's groups become their scales for the time being; the row's root mean square. */
 static float find_peaks(struct activations *x, int64_t row) {
     const int32_t groups = x->stride / GROUP;
-    float sum = 0;
+    f32x16 squares = splat(0);
     for (int32_t group = 0; group < groups; group++) {
         const float *from = x->values + row * x->stride + group * GROUP;
         const f32x16 values[2] = {load_floats(from), load_floats(from + LANES)};
-        sum += x->first.scales[place_of(row, group, groups)] = peak_of(values);
+        x->first.scales[place_of(row, group, groups)] = peak_of(values);
+        squares = multiply_add(values[0], values[0], multiply_add(values[1], values[1], squares));
     }
-    return sum / (float)groups;
+    return sqrtf(sum_of_lanes(squares) / (float)x->stride);
 }
 
 static void quantise_row(struct activations *x, int64_t row) {
-    const int32_t groups = x->stride / GROUP;
+    const int32_t groups = x->stride / GROUP, size = block_groups(groups);
     const float large = LARGE_PEAK * find_peaks(x, row);
+    uint32_t *with_second = x->with_second + row * num_blocks(groups);
+    memset(with_second, 0, num_blocks(groups) * sizeof *with_second);
     for (int32_t group = 0; group < groups; group++) {
         const int64_t place = place_of(row, group, groups);
         const float *from = x->values + row * x->stride + group * GROUP, peak = x->first.scales[place];
         f32x16 values[2] = {load_floats(from), load_floats(from + LANES)};
         quantise_part(&x->first, place, peak, values);
-        x->has_second[place] = peak > large;
-        if (peak > large) quantise_part(&x->second, place, peak_of(values), values);
-        else x->second.scales[place] = x->second.sums[place] = 0; /* for when the rows beside it have one */
+        if (peak <= large) continue;
+        quantise_part(&x->second, place, peak_of(values), values);
+        with_second[group / size] |= 1u << group % size;
     }
 }
 
@@ -166,53 +189,55 @@ INLINE void add_group(
     }
 }
 
-/* The second parts of those of `count` rows that have one. */
+/* Add the second parts of a row in a block; its groups lie at `place` and every 8 from there. */
 INLINE void add_second_parts(
-    const int kind, const int count, const uint8_t *const groups[PAIR], const struct activations *x, int64_t place,
+    const int kind, const uint8_t *const tiles[PAIR], uint32_t groups, const struct part *second, int64_t place,
     f32x16 *sums) {
-    for (int b = 0; b < count; b++) {
-        if (!x->has_second[place + b]) continue;
-        f32x16 own[PAIR] = {sums[b], sums[count + b]};
-        add_group(kind, 1, groups, &x->second, place + b, own);
-        sums[b] = own[0];
-        sums[count + b] = own[1];
+    f32x16 local[PAIR] = {sums[0], sums[1]};
+    for (; groups; groups &= groups - 1) {
+        const int g = __builtin_ctz(groups);
+        const uint8_t *const pair[PAIR] = {tiles[0] + g * GROUP_BYTES[kind], tiles[1] + g * GROUP_BYTES[kind]};
+        add_group(kind, 1, pair, second, place + g * ROW_BLOCK, local);
     }
+    sums[0] = local[0];
+    sums[1] = local[1];
 }
 
-/* How many of `count` rows have a second part in the group. */
-INLINE int num_second(const struct activations *x, int64_t place, const int count) {
-    uint64_t flags = 0;
-    memcpy(&flags, x->has_second + place, count);
-    return __builtin_popcountll(flags);
-}
-
-/* Have memory bring what lies `ahead` bytes behind both pointers: the next tiles, while these are computed.
- * A single row is done with a tile before it would help.
- */
+/* Have memory bring what lies `ahead` bytes behind both pointers: the next tiles, while these are computed. */
 INLINE void ask_for(const uint8_t *const pair[PAIR], int64_t ahead, const int bytes) {
     UNROLL for (int tile = 0; tile < PAIR; tile++)
         UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(pair[tile] + ahead + line, 0, 2);
 }
 
-/* The rows from `row` on lie in one block. */
+/* `tiles` begin with the block; the rows from `row` on lie in one block of rows. A single row is done with a tile
+ * before it would help to ask for the next.
+ */
 INLINE void quantised_sums(
-    const int kind, const int count, const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x,
-    int64_t row, f32x16 *sums) {
-    int64_t place = place_of(row, 0, x->stride / GROUP);
-    UNROLL for (int b = 0; b < PAIR * count; b++) sums[b] = splat(0);
-    for (int32_t g = 0; g < groups; g++, place += ROW_BLOCK) {
+    const int kind, const int count, const uint8_t *const tiles[PAIR], const struct block *block,
+    const struct activations *x, int64_t row, f32x16 *sums) {
+    const int32_t groups = x->stride / GROUP;
+    const int64_t first_place = place_of(row, block->first, groups);
+    f32x16 local[PAIR * MOST_ROWS];
+    UNROLL for (int b = 0; b < count; b++)
+        UNROLL for (int tile = 0; tile < PAIR; tile++)
+            local[tile * count + b] = block->first ? sums[PAIR * b + tile] : splat(0);
+    int64_t place = first_place;
+    for (int32_t g = 0; g < block->count; g++, place += ROW_BLOCK) {
         const uint8_t *const pair[PAIR] = {tiles[0] + g * GROUP_BYTES[kind], tiles[1] + g * GROUP_BYTES[kind]};
-        if (count > 1) ask_for(pair, groups * GROUP_BYTES[kind], GROUP_BYTES[kind]);
-        add_group(kind, count, pair, &x->first, place, sums);
-        const int num = num_second(x, place, count);
-        if (2 * num > count) add_group(kind, count, pair, &x->second, place, sums);
-        else if (num) add_second_parts(kind, count, pair, x, place, sums);
+        if (count > 1 && !row) ask_for(pair, groups * GROUP_BYTES[kind], GROUP_BYTES[kind]);
+        add_group(kind, count, pair, &x->first, place, local);
     }
+    UNROLL for (int b = 0; b < count; b++)
+        UNROLL for (int tile = 0; tile < PAIR; tile++) sums[PAIR * b + tile] = local[tile * count + b];
+    for (int b = 0; b < count; b++)
+        add_second_parts(kind, tiles, x->with_second[(row + b) * num_blocks(groups) + block->index], &x->second,
+                         first_place + b, sums + PAIR * b);
 }
 
 INLINE void bfloat_sums(
-    const int count, const uint8_t *const tiles[PAIR], int32_t pairs, const struct activations *x, int64_t row,
-    f32x16 *sums) {
+    const int count, const uint8_t *const tiles[PAIR], const struct block *block, const struct activations *x,
+    int64_t row, f32x16 *sums) {
+    const int32_t pairs = block->count;
     f32x16 local[PAIR * MOST_ROWS];
     UNROLL for (int b = 0; b < PAIR * count; b++) local[b] = splat(0);
 #if defined(__AVX512BF16__)
@@ -240,22 +265,26 @@ INLINE void bfloat_sums(
         }
     }
 #endif
-    UNROLL for (int b = 0; b < PAIR * count; b++) sums[b] = local[b];
+    UNROLL for (int b = 0; b < count; b++)
+        UNROLL for (int tile = 0; tile < PAIR; tile++) sums[PAIR * b + tile] = local[tile * count + b];
 }
 
-/* sums[2, count]: of both tiles, for `count` rows from `row` on. */
+/* sums[count, 2] of both tiles, for `count` rows from `row` on; but for the first block they go on from there. */
 typedef void (*pair_function)(
-    const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums);
+    const uint8_t *const tiles[PAIR], const struct block *block, const struct activations *x, int64_t row,
+    f32x16 *sums);
 
 #define QUANTISED_PAIR(KIND, COUNT)                                                                                    \
     static void KIND##_##COUNT(                                                                                        \
-        const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {    \
-        quantised_sums(KIND, COUNT, tiles, groups, x, row, sums);                                                      \
+        const uint8_t *const tiles[PAIR], const struct block *block, const struct activations *x, int64_t row,         \
+        f32x16 *sums) {                                                                                                \
+        quantised_sums(KIND, COUNT, tiles, block, x, row, sums);                                                       \
     }
 #define BFLOAT_PAIR(KIND, COUNT)                                                                                       \
     static void KIND##_##COUNT(                                                                                        \
-        const uint8_t *const tiles[PAIR], int32_t groups, const struct activations *x, int64_t row, f32x16 *sums) {    \
-        bfloat_sums(COUNT, tiles, groups, x, row, sums);                                                               \
+        const uint8_t *const tiles[PAIR], const struct block *block, const struct activations *x, int64_t row,         \
+        f32x16 *sums) {                                                                                                \
+        bfloat_sums(COUNT, tiles, block, x, row, sums);                                                                \
     }
 #if MOST_ROWS == 4
 #define EACH_COUNT(MAKE, KIND) MAKE(KIND, 1) MAKE(KIND, 2) MAKE(KIND, 4)
@@ -284,23 +313,32 @@ struct tile {
     int32_t index;
 };
 
-/* sums[2, rows done]: of two tiles for rows from `row` on, as many as fit one call, all in one block; how many. */
-INLINE int32_t pair_sums(
-    const struct tile pair[PAIR], const struct activations *x, int64_t row, int64_t rows, f32x16 *sums) {
+/* sums[rows, 2] of two tiles of one kind. */
+static void sum_tiles(const struct tile pair[PAIR], const struct activations *x, int32_t rows, f32x16 *sums) {
     const struct matrix *m = pair[0].matrix;
-    const uint8_t *const tiles[PAIR] = {tile_of(m, pair[0].index), tile_of(pair[1].matrix, pair[1].index)};
-    int power = 0;
-    while (2 << power <= MOST_ROWS && 2 << power <= rows) power++;
-    const int32_t done = 1 << power;
-    if (pair[1].matrix->kind == m->kind) {
-        PAIR_FUNCTIONS[m->kind][power](tiles, num_groups(m), x, row, sums);
-        return done;
+    const int32_t groups = num_groups(m), size = m->kind == BFLOATS ? groups : block_groups(groups);
+    for (struct block block = {0, 0, size}; block.first < groups; block.index++, block.first += size) {
+        const uint8_t *tiles[PAIR];
+        for (int i = 0; i < PAIR; i++)
+            tiles[i] = tile_of(pair[i].matrix, pair[i].index) + (int64_t)block.first * GROUP_BYTES[m->kind];
+        if (block.count > groups - block.first) block.count = groups - block.first;
+        for (int32_t row = 0, power = MOST_ROWS / 2; row < rows; row += 1 << power) {
+            while (1 << power > rows - row) power--;
+            PAIR_FUNCTIONS[m->kind][power](tiles, &block, x, row, sums + PAIR * row);
+        }
     }
-    for (int i = 0; i < PAIR; i++) { /* each in its own way; the second sums are overwritten, or never read */
-        const uint8_t *const twice[PAIR] = {tiles[i], tiles[i]};
-        PAIR_FUNCTIONS[pair[i].matrix->kind][power](twice, num_groups(pair[i].matrix), x, row, sums + i * done);
-    }
-    return done;
+}
+
+/* sums[rows, 2] of two tiles with as many columns; they last until the next call with this memory. */
+static const f32x16 *pair_sums(
+    const struct tile pair[PAIR], const struct activations *x, int32_t rows, const struct product_memory *memory) {
+    const struct tile twice[2][PAIR] = {{pair[0], pair[0]}, {pair[1], pair[1]}};
+    const int same = pair[0].matrix->kind == pair[1].matrix->kind;
+    sum_tiles(same ? pair : twice[0], x, rows, memory->sums);
+    if (same) return memory->sums;
+    sum_tiles(twice[1], x, rows, memory->other);
+    for (int32_t row = 0; row < rows; row++) memory->sums[PAIR * row + 1] = memory->other[PAIR * row + 1];
+    return memory->sums;
 }
 
 /* Row `row` of a matrix as float32 [columns]. */

@@ -15,6 +15,7 @@
 #endif
 
 #define LANES 16
+#define LOG2_E 1.44269504f
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 
@@ -60,6 +61,17 @@ INLINE f32x16 smallest(f32x16 a, f32x16 b) {
     return (f32x16)_mm512_min_ps((__m512)a, (__m512)b);
 #else
     return choose(a < b, a, b);
+#endif
+}
+
+/* Whether any lane is above `limit`. */
+INLINE int any_above(f32x16 a, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+#else
+    int any = 0;
+    for (int i = 0; i < LANES; i++) any |= a[i] > limit;
+    return any;
 #endif
 }
 
@@ -166,7 +178,7 @@ INLINE u16x16 floats_to_bfloats(f32x16 v) {
 /* e^x to 2 units in the last place, exactly 1 at 0; x is cut to what float32 can hold. */
 INLINE f32x16 exponential(f32x16 x) {
     x = smallest(largest(x, splat(-87.0f)), splat(88.0f));
-    const i32x16 n = nearest(x * 1.44269504f);
+    const i32x16 n = nearest(x * LOG2_E);
     const f32x16 whole = to_floats(n);
     f32x16 r = multiply_add(whole, splat(-0.693359375f), x);
     r = multiply_add(whole, splat(2.12194440e-4f), r);
@@ -178,6 +190,38 @@ INLINE f32x16 exponential(f32x16 x) {
     p = multiply_add(p, r, splat(5.0000001201e-1f));
     p = multiply_add(p, r * r, r) + 1.0f;
     return p * (f32x16)((n + 127) << 23);
+}
+
+/* 2^x to 2^-18 of it, exactly 1 at 0, for x below 127; far below it is 0, or next to that. */
+INLINE f32x16 power_of_two(f32x16 x) {
+#if defined(__AVX512F__)
+    const f32x16 whole = (f32x16)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    x = largest(x, splat(-126.0f));
+    const f32x16 whole = to_floats(nearest(x));
+#endif
+    const f32x16 r = x - whole;
+    f32x16 p = splat(0.00958277f);
+    p = multiply_add(p, r, splat(0.055906229f));
+    p = multiply_add(p, r, splat(0.24024099f));
+    p = multiply_add(p, r, splat(0.69312422f));
+    p = multiply_add(p, r, splat(1.0f));
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    return p * (f32x16)((nearest(whole) + 127) << 23);
+#endif
+}
+
+/* 1 / (1 + e^-x) to 2^-17 of it. */
+INLINE f32x16 sigmoid(f32x16 x) {
+    const f32x16 below = 1.0f + power_of_two(smallest(x * -LOG2_E, splat(126.0f)));
+#if defined(__AVX512F__)
+    const f32x16 rough = (f32x16)_mm512_rcp14_ps((__m512)below);
+    return multiply_add(multiply_add(-below, rough, splat(1.0f)), rough, rough);
+#else
+    return 1.0f / below;
+#endif
 }
 
 #endif

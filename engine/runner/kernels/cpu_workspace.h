@@ -15,7 +15,7 @@ struct step {
     struct workspace *space;
     const struct batch *batch;
     _Atomic int32_t first_row, num_rows, num_stretches; /* the slice at hand */
-    _Atomic int32_t first_sampling, num_sampling;
+    _Atomic int32_t first_sampling, num_sampling, num_sampling_stretches;
     int64_t clock;
 };
 
@@ -24,9 +24,9 @@ struct workspace {
     float *hidden, *queries, *keys, *values, *cosines, *sines;
     int64_t hidden_stride, query_stride, key_stride;
     struct activations attention_input, mixed, mlp_input, inner;
-    char *attention; /* every thread's memory for it, `attention_bytes` each */
-    int64_t attention_bytes;
-    struct stretch stretches[SLICE_ROWS];
+    char *of_threads; /* what each thread has for itself, `thread_bytes` of it */
+    int64_t thread_bytes;
+    struct stretch stretches[SLICE_ROWS], sampling_stretches[SLICE_ROWS];
     int32_t stretch_of[SLICE_ROWS];
     struct step step;
 };
@@ -55,7 +55,7 @@ static struct activations carve_activations(char **cursor, int32_t columns) {
     x.bfloats = carve(cursor, size * sizeof(uint16_t));
     x.first = carve_part(cursor, size);
     x.second = carve_part(cursor, size);
-    x.has_second = carve(cursor, size / GROUP);
+    x.with_second = carve(cursor, SLICE_ROWS * num_blocks((int32_t)stride / GROUP) * sizeof(uint32_t));
     return x;
 }
 
@@ -67,6 +67,25 @@ static struct attention_memory carve_attention(char **cursor, const struct model
     memory.sums = carve(cursor, most * width * sizeof(float));
     memory.totals = carve(cursor, most * LANES * sizeof(float));
     memory.peaks = carve(cursor, most * sizeof(float));
+    return memory;
+}
+
+static struct product_memory carve_product(char **cursor) {
+    struct product_memory memory;
+    memory.sums = carve(cursor, SLICE_ROWS * PAIR * sizeof(f32x16));
+    memory.other = carve(cursor, SLICE_ROWS * PAIR * sizeof(f32x16));
+    return memory;
+}
+
+/* What a thread has for itself. */
+struct thread_memory {
+    struct attention_memory attention;
+    struct product_memory product;
+};
+
+static struct thread_memory carve_thread(char **cursor, const struct model *m) {
+    struct thread_memory memory = {.attention = carve_attention(cursor, m)};
+    memory.product = carve_product(cursor);
     return memory;
 }
 
@@ -86,15 +105,15 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
     space->mixed = carve_activations(cursor, m->heads * m->head_dim);
     space->mlp_input = carve_activations(cursor, m->hidden);
     space->inner = carve_activations(cursor, m->inner);
-    space->attention = *cursor;
-    carve_attention(cursor, m);
-    space->attention_bytes = *cursor - space->attention;
-    *cursor += (threads - 1) * space->attention_bytes;
+    space->of_threads = *cursor;
+    carve_thread(cursor, m);
+    space->thread_bytes = *cursor - space->of_threads;
+    *cursor += (threads - 1) * space->thread_bytes;
 }
 
-static struct attention_memory attention_of(const struct workspace *space, const struct model *m, int32_t thread) {
-    char *cursor = space->attention + thread * space->attention_bytes;
-    return carve_attention(&cursor, m);
+static struct thread_memory memory_of(const struct workspace *space, const struct model *m, int32_t thread) {
+    char *cursor = space->of_threads + thread * space->thread_bytes;
+    return carve_thread(&cursor, m);
 }
 
 #endif

@@ -11,12 +11,13 @@
 void drive_product(const struct matrix *m, const float *x, int32_t rows, float *out) {
     char *memory = calloc(1, 1 << 26), *cursor = memory + 64 - (uintptr_t)memory % 64;
     struct activations a = carve_activations(&cursor, m->columns);
+    const struct product_memory sums = carve_product(&cursor);
     const struct target to = {out, m->rows, 0};
     for (int32_t row = 0; row < rows; row++) {
         memcpy(a.values + row * a.stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
         prepare_for(&a, row, m, m, m);
     }
-    for (int32_t pair = 0; pair < num_pairs(m); pair++) multiply_pair(m, pair, &a, rows, &to);
+    for (int32_t pair = 0; pair < num_pairs(m); pair++) multiply_pair(m, pair, &a, rows, &to, &sums);
     free(memory);
 }
 

@@ -21,7 +21,7 @@ def quantised(x: Array) -> Array:
     groups = x.reshape(len(x), -1, 32)
     peaks = np.abs(groups).max(-1, keepdims=True)
     coarse = in_int8(groups)
-    large = peaks > 1.5 * peaks.mean(1, keepdims=True)
+    large = peaks > 7 * np.sqrt(np.square(groups).mean((1, 2), keepdims=True))
     return (coarse + np.where(large, in_int8(groups - coarse), 0)).reshape(x.shape)
 
 
