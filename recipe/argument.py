@@ -17,6 +17,8 @@ _ESCAPES = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\"
 
 def text(name: str, value: object) -> str:
     """Return `value` if it is a str that UTF-8 can hold; else TypeError or UnicodeEncodeError."""
+    if type(value) is str and value.isascii():
+        return value
     if not isinstance(value, str):
         raise _wrong_type(name, value, "str")
     return utf8_str(value)

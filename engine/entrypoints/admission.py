@@ -45,19 +45,16 @@ _PREPARING, _QUEUED, _RUNNING = Place
 
 
 class ServiceRate:
-    """How fast requests leave a place, measured over the last departures."""
+    """How fast requests leave a place, from the `times` of the last departures, in seconds of the monotonic clock."""
 
     def __init__(self, window: int = 64) -> None:
-        self._times: deque[float] = deque(maxlen=window)
-
-    def departed(self) -> None:
-        self._times.append(time.monotonic())
+        self.times: deque[float] = deque(maxlen=window)
 
     def seconds_for(self, number: int) -> float:
         """When `number` more will have left, in seconds from now; at least a second, also without a measurement."""
-        if len(self._times) < 2:
+        if len(self.times) < 2:
             return MIN_RETRY_S
-        seconds_each = (time.monotonic() - self._times[0]) / len(self._times)
+        seconds_each = (time.monotonic() - self.times[0]) / len(self.times)
         return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds_each * number))
 
 
@@ -174,7 +171,7 @@ class Admission:
         if left is place or left is None:
             return
         self.counts[left] -= 1
-        self._rates[left].departed()
+        self._rates[left].times.append(time.monotonic())
         if left is _QUEUED:
             self.queued_tokens -= permit.num_prompt_tokens
         elif place is _QUEUED:

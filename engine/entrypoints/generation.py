@@ -204,7 +204,7 @@ class GenerationHandler:
                 if chunk.finish_reason is not None and chunk.prompt_usage is not None:  # known better by now
                     exchange.trace.cached_tokens = chunk.prompt_usage.prompt_cache_hit_tokens
                 sink.push(processor.push(chunk), chunk.prompt_usage)
-                if processor.finished and chunk.finish_reason is None:
+                if chunk.finish_reason is None and processor.finished:
                     break  # a stop string: the engine would go on
                 if sink.is_congested:
                     await self._wait_for_reader(exchange, sink)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.inspect import Type, type_info
 
 from recipe.json_value import json_value
-from recipe.protocol.known_beginning import KnownBeginnings
+from recipe.protocol.known_beginning import MIN_BYTES, KnownBeginnings
 from recipe.protocol.spelling import first_spelling
 
 RequestBody: TypeAlias = bytes | str | dict[str, Any]
@@ -135,6 +135,8 @@ def _is_plain(text: bytes) -> bool:
             text.decode()
         except UnicodeDecodeError:
             return False
+    if len(text) < MIN_BYTES:
+        return _is_exact(text)
     if not _is_exact(text[_known.length(text) :]):
         return False
     _known.add(text)
@@ -144,14 +146,17 @@ def _is_plain(text: bytes) -> bool:
 def _is_exact(rest: bytes) -> bool:
     """Whether the rest of a JSON text, from outside of strings to its end, has no number or depth of these kinds."""
     bare = _without_strings(rest)
-    brackets = _brackets(bare)
-    closed = brackets.count(b"]")
-    if closed > MAX_DEPTH and _depth(b"[" * (2 * closed - len(brackets)) + brackets) > MAX_DEPTH:
+    if bare.count(b"]") + bare.count(b"}") > MAX_DEPTH and _nests_too_deep(_brackets(bare)):
         return False
     if b"-0" in bare and _MINUS_ZERO.search(bare):
         return False
     digits = bare.translate(_DIGITS)
-    return _LONG_NUMBER not in digits and not _LONG_EXPONENT.search(digits)
+    return _LONG_NUMBER not in digits and not (b"0e" in digits and _LONG_EXPONENT.search(digits))
+
+
+def _nests_too_deep(brackets: bytes) -> bool:
+    """Whether a JSON text nests too deep that ends with these brackets; those it opened before are known by its end."""
+    return _depth(b"[" * (2 * brackets.count(b"]") - len(brackets)) + brackets) > MAX_DEPTH
 
 
 def _integer(digits: str) -> int | float:

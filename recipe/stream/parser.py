@@ -134,7 +134,8 @@ class OutputParser:
 
     def end(self) -> None:
         """The output is over: what was held as a possible marker is text."""
-        self._write_markers()
+        if self._waiting:
+            self._write_markers()
         while self._attempt is not None:
             self.give_up()
             while self._replayed:
@@ -255,7 +256,7 @@ class OutputParser:
         if position < len(text) or not position:
             pending.add(text[position:], segment.logprobs)
         decided = pending.length - self._scanner.held
-        if decided or not pending.length:
+        if self._waiting and (decided or not pending.length):
             self._write_markers()
         for piece, logprobs in pending.release(decided):
             self._emit(piece, logprobs)

@@ -9,6 +9,7 @@ from typing import Self
 from recipe.markup.output_markup import OutputMarkup
 from recipe.prompt import SpecialTokens
 
+_DEFAULT_TOKENS = SpecialTokens()
 _SEQUENCES = (tuple, list)  # known to be some, without asking the abstract class
 
 
@@ -66,7 +67,7 @@ class ParsingOptions:
         self._parse_json_output = _checked_bool(parse_json_output)
         self.thinking_initial_stage = thinking_initial_stage
         self._stop_sequences = () if stop_sequences is None else _checked_stops(stop_sequences)
-        self.special_tokens = SpecialTokens() if special_tokens is None else special_tokens
+        self.special_tokens = _DEFAULT_TOKENS if special_tokens is None else special_tokens
         self.markup = markup
         self._prompt_opens_reasoning = _checked_bool(prompt_opens_reasoning)
         self._single_call = _checked_bool(single_call)

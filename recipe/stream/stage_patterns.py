@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from recipe.markup.output_markup import OutputMarkup
-from recipe.prompt import SpecialToken
+from recipe.prompt import SpecialToken, SpecialTokens
 from recipe.stream.call_patterns import CallPatterns, call_patterns, dsml_patterns, text_pattern
 from recipe.stream.matcher import Literal, Pattern, PatternSet
 from recipe.stream.parsing_options import ParsingOptions
@@ -31,21 +31,17 @@ class StagePatterns:
 
 
 def stage_patterns(options: ParsingOptions) -> StagePatterns:
-    """The patterns of a stream; computed once for equal options."""
+    """The patterns of a stream; computed once for equal options with the same special tokens."""
     stops = tuple(options.stop_sequences)
     if options.markup is not None:
         return _markup_patterns(options.markup, options.parse_tool_calls, stops)
-    tokens = options.special_tokens
-    thinking_end, dsml = tokens.token(SpecialToken.ThinkingEnd), tokens.token(SpecialToken.Dsml)
-    return _special_token_patterns(thinking_end, dsml, options.parse_tool_calls, stops)
+    return _special_token_patterns(options.special_tokens, options.parse_tool_calls, stops)
 
 
 @lru_cache(maxsize=256)
-def _special_token_patterns(
-    thinking_end: str, dsml: str, parse_tool_calls: bool, stops: tuple[str, ...]
-) -> StagePatterns:
-    calls = dsml_patterns(Literal(dsml, special=True))
-    end = Literal(thinking_end, special=True)
+def _special_token_patterns(tokens: SpecialTokens, parse_tool_calls: bool, stops: tuple[str, ...]) -> StagePatterns:
+    calls = dsml_patterns(Literal(tokens.token(SpecialToken.Dsml), special=True))
+    end = Literal(tokens.token(SpecialToken.ThinkingEnd), special=True)
     return StagePatterns(_by_stage(end, calls, parse_tool_calls, stops), None, calls)
 
 

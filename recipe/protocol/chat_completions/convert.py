@@ -147,7 +147,7 @@ def _messages(
         has_tools=bool(body.tools),
         field="reasoning_content",
     )
-    if any(message.prefix for message in messages[:-1]):
+    if len(messages) > 1 and any(message.prefix for message in messages[:-1]):
         raise ConversionError(_PREFIX_NOT_LAST)
     return messages
 
