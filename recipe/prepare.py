@@ -39,7 +39,13 @@ from recipe.protocol.body import RequestBody
 from recipe.protocol.chat_completions.convert import ChatCompletionRequest
 from recipe.protocol.messages.convert import MessagesRequest
 from recipe.protocol.responses.convert import ResponsesRequest
-from recipe.request import ConversationRequest, ConversionOptions, InferenceOptions, ThinkingSupport
+from recipe.request import (
+    ConversationRequest,
+    ConversionOptions,
+    InferenceOptions,
+    OutputConstraint,
+    ThinkingSupport,
+)
 from recipe.stream.parsing_options import ParsingOptions, ThinkingInitialStage
 
 EncodingName = Literal["deepseek-v4", "deepseek-v4.1", "chat-template"]
@@ -154,9 +160,7 @@ class Preparer:
         self.config = config
         self.tokenizer = tokenizer or Tokenizer.from_str(config.tokenizer_json)
         self.encoding = make_encoding(config, self.tokenizer)
-        self._markup = config.markup
-        if config.encoding == "chat-template" and config.markup is None:
-            self._markup = detect_markup(config.chat_template or "", set(self.tokenizer.added_spellings.values()))
+        self._markup = _markup(config, self.tokenizer)
         self._reads_extensions = config.options.extensions != Extensions()
 
     def prepare(self, protocol: str, body: bytes, response_id: str) -> PreparedRequest | RejectedRequest:
@@ -178,10 +182,19 @@ class Preparer:
             return RejectedRequest(error.status_code, str(error))
         except ValueError as error:
             return RejectedRequest(400, str(error))
-        self._complete(converted, token_ids)
+        parsing = converted.parsing_options
+        self._complete(parsing, converted.inference_options.output_constraint, token_ids)
         generator = _REQUESTS[protocol].chunk_generator(converted, response_id, model)
-        prepared = self._pack(converted, model, token_ids, max_tokens, generator)
-        prepared.image_sources = image_sources
+        prepared = PreparedRequest(
+            token_ids,
+            model,
+            converted.stream,
+            max_tokens,
+            self._inference_options(converted.inference_options, parsing),
+            parsing,
+            generator,
+            image_sources,
+        )
         prepared.known_texts, prepared.new_texts = cache.hits - hits, cache.misses - misses
         prepared.prepare_s = time.perf_counter() - started
         return prepared
@@ -214,22 +227,8 @@ class Preparer:
     def _request(self, protocol: str, body: RequestBody) -> Any:
         return _REQUESTS[protocol](body, extended=self._reads_extensions)
 
-    def _pack(
-        self, converted: ConversationRequest, model: str, token_ids: bytes, max_tokens: int | MaxTokens, generator: Any
-    ) -> PreparedRequest:
-        return PreparedRequest(
-            token_ids=token_ids,
-            model=model,
-            stream=converted.stream,
-            max_tokens=max_tokens,
-            inference_options=self._inference_options(converted),
-            parsing_options=converted.parsing_options,
-            generator=generator,
-        )
-
-    def _complete(self, converted: ConversationRequest, token_ids: bytes) -> None:
+    def _complete(self, parsing: ParsingOptions, constraint: OutputConstraint | None, token_ids: bytes) -> None:
         """Tell the parser what only the model and the prompt tell: the markup, and whether reasoning is open."""
-        parsing, constraint = converted.parsing_options, converted.inference_options.output_constraint
         if constraint is not None and constraint.single_call:
             parsing.single_call = True
         markup = self._markup
@@ -254,9 +253,10 @@ class Preparer:
         is_told = self.config.options.thinking_support is ThinkingSupport.Switchable
         return markup.reasoning.end if markup.reasoning is not None and (is_open or is_told) else ""
 
-    def _inference_options(self, converted: ConversationRequest) -> InferenceOptions:
+    def _inference_options(self, options: InferenceOptions, parsing: ParsingOptions) -> InferenceOptions:
         """The options, with bad words and the constraint's beginning and markup as this model and prompt have them."""
-        options, parsing = self.with_bad_words(converted.inference_options), converted.parsing_options
+        if options.bad_words:
+            options = self.with_bad_words(options)
         if options.output_constraint is None:
             return options
         markup = parsing.markup
@@ -300,7 +300,20 @@ def _encoding(config: PrepareConfig, tokenizer: Tokenizer) -> PromptEncoding:
         return DeepseekV41Encoding().with_tokenizer(tokenizer)
     if config.chat_template is None:
         raise ValueError("the model has no chat template; give one with --chat-template FILE")
-    return ChatTemplateEncoding(config.chat_template, tokenizer, special_tokens=config.special_tokens)
+    markup = _markup(config, tokenizer)
+    return ChatTemplateEncoding(
+        config.chat_template,
+        tokenizer,
+        special_tokens=config.special_tokens,
+        tells_tools=markup is not None and markup.tools == "hermes",
+    )
+
+
+def _markup(config: PrepareConfig, tokenizer: Tokenizer) -> OutputMarkup | None:
+    """How the model marks its output; None where that is a part of the encoding."""
+    if config.markup is None and config.encoding == "chat-template":
+        return detect_markup(config.chat_template or "", set(tokenizer.added_spellings.values()))
+    return config.markup
 
 
 _preparer: Preparer | None = None

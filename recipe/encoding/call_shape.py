@@ -23,15 +23,17 @@ _DIGITS = string.digits + string.ascii_letters
 class CallShape(NamedTuple):
     """`text_arguments`: arguments are JSON text. `short_ids`: identifiers are nine letters and digits.
 
-    `null_content`: the content of a message of calls alone is none.
+    `null_content`: the content of a message of calls alone is none. `in_text`: the template knows no calls, nor tools.
     """
 
     text_arguments: bool = False
     short_ids: bool = False
     null_content: bool = False
+    in_text: bool = False
 
 
 PLAIN = CallShape()
+IN_TEXT = CallShape(text_arguments=True, in_text=True)
 _SHAPES = [
     CallShape(text_arguments, short_ids, null_content)
     for text_arguments in (False, True)

@@ -4,6 +4,7 @@ The template renders the conversation to one string, in which its own special to
 So that nothing a user typed is found there, user text is broken up before (see `spelling_guard`).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,16 +13,18 @@ import jinja2
 from jinja2 import nodes
 
 from recipe.conversation import Conversation
-from recipe.encoding.call_shape import PLAIN, CallShape, find_call_shape
+from recipe.encoding.call_shape import IN_TEXT, PLAIN, CallShape, find_call_shape
 from recipe.encoding.prompt_tokenizer import unpacked
 from recipe.encoding.spelling_guard import Collector, Guard, Spellings, unused_chars
 from recipe.encoding.template_environment import template_environment
 from recipe.encoding.template_variables import template_variables
 from recipe.encoding.tokenizer import Tokenizer
 from recipe.errors import ConversionError
+from recipe.message import SystemMessage, UserMessage
 from recipe.prompt import Prompt, RenderedPrompt
 
 _SHOWN_LENGTH = 300
+_KNOWS_TOOLS = re.compile(r"\btool(s|_calls)\b")
 
 
 class TemplateError(ConversionError):
@@ -32,7 +35,8 @@ class ChatTemplateEncoding:
     """Renders conversations with a chat template and encodes them.
 
     `special_tokens` gives spellings by the names that templates use (`bos_token`, `eos_token`); `extra` gives further
-    variables. Raises ValueError for a template that is no valid Jinja.
+    variables. A template that knows neither tools nor calls is told of them in text if `tells_tools`. Raises ValueError
+    for a template that is no valid Jinja.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class ChatTemplateEncoding:
         *,
         special_tokens: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
+        tells_tools: bool = False,
     ) -> None:
         try:
             environment = template_environment()
@@ -49,6 +54,7 @@ class ChatTemplateEncoding:
             self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as problem:
             raise ValueError(f"the chat template is invalid in line {problem.lineno}: {problem.message}") from problem
+        self._tells_tools = tells_tools and not _KNOWS_TOOLS.search(template)
         self._tokenizer = tokenizer
         self._variables = {**(special_tokens or {}), **(extra or {})}
         self._spellings = Spellings(tokenizer.added_spellings.values(), tokenizer.whole_word_spellings)
@@ -62,13 +68,13 @@ class ChatTemplateEncoding:
         continued = _continued_fields(conversation)
         guard: Collector | Guard
         guard = harmless = Collector()
-        shape = self.call_shape if any(message.tool_calls for message in conversation.messages) else PLAIN
-        variables = template_variables(conversation, harmless, shape)
+        shape, takes_system = self._shape(conversation), self._takes_instructions(conversation)
+        variables = template_variables(conversation, harmless, shape, takes_system=takes_system)
         end_mark = ""
         if continued or self._spellings.occur_in(harmless.texts):
             guard_char, end_mark = unused_chars([self._own_text, *harmless.texts], 2)
             guard = Guard(self._spellings, guard_char)
-            variables = template_variables(conversation, guard, shape)
+            variables = template_variables(conversation, guard, shape, takes_system=takes_system)
         try:
             rendered = self._render(conversation, variables, continued, end_mark)
         except Exception as problem:  # whatever the template's own code raises
@@ -102,6 +108,26 @@ class ChatTemplateEncoding:
                 conversation, template_variables(conversation, Collector(), shape), (), ""
             )
         )
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether the template shows a system message; many refuse it, or leave it out."""
+        probes = SystemMessage("probed system"), UserMessage("probed user")
+        try:
+            rendered = self._render(Conversation(probes), template_variables(Conversation(probes), Collector()), (), "")
+        except Exception:  # whatever the template's own code raises
+            return False
+        return all(probe.content in rendered for probe in probes)
+
+    def _shape(self, conversation: Conversation) -> CallShape:
+        if self._tells_tools:
+            return IN_TEXT
+        return self.call_shape if any(message.tool_calls for message in conversation.messages) else PLAIN
+
+    def _takes_instructions(self, conversation: Conversation) -> bool:
+        """Whether what we add to a conversation, if anything, may be a system message."""
+        adds = conversation.response_format != "text" or (self._tells_tools and conversation.tools)
+        return self.takes_system if adds else True
 
     def _render(
         self, conversation: Conversation, variables: dict[str, Any], continued: Sequence[str], end_mark: str

@@ -3,12 +3,13 @@
 Every string that a user could have written goes through `wrap`; what is not wrapped is ours.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from recipe.conversation import Conversation
 from recipe.encoding.call_shape import PLAIN, CallShape, short_id
 from recipe.encoding.pyjson import python_json
+from recipe.encoding.told_tools import calls_in_text, tools_instruction
 from recipe.json_value import JsonValue, parse_json
 from recipe.message import Message, SystemMessage
 from recipe.tool import ToolCall, ToolDefinition
@@ -25,16 +26,23 @@ class TextWrapper(Protocol):
     def key(self, key: str) -> str: ...
 
 
-def template_variables(conversation: Conversation, wrap: TextWrapper, shape: CallShape = PLAIN) -> dict[str, Any]:
+def template_variables(
+    conversation: Conversation, wrap: TextWrapper, shape: CallShape = PLAIN, *, takes_system: bool = True
+) -> dict[str, Any]:
     """Return `messages`, `tools` (None without any), the settings of thinking, and what the request itself sets.
 
-    `shape` is what the template wants of tool calls.
+    `shape` is what the template wants of tool calls. Instructions of ours stand in the first system message, or, where
+    the template takes none, in the first message.
     """
     tools = [] if conversation.tool_choice == "none" else _tools(conversation)
     thinking = conversation.thinking_mode
+    shaped_tools = [_tool(tool, wrap) for tool in tools]
+    messages = _messages(conversation, wrap, shape)
+    if instructions := _instructions(conversation, wrap, shaped_tools if shape.in_text else ()):
+        _instruct(messages, "\n\n".join(instructions), takes_system=takes_system)
     variables: dict[str, Any] = {
-        "messages": _messages(conversation, wrap, shape),
-        "tools": [_tool(tool, wrap) for tool in tools] or None,
+        "messages": messages,
+        "tools": shaped_tools or None,
         "enable_thinking": thinking,
         "thinking": thinking,
     }
@@ -56,13 +64,25 @@ def _messages(conversation: Conversation, wrap: TextWrapper, shape: CallShape) -
     messages = conversation.messages
     call_names = {call.id: call.name for message in messages for call in message.tool_calls or ()}
     shaped = [_message(message, call_names, wrap, shape) for message in messages]
+    return calls_in_text(shaped) if shape.in_text else shaped
+
+
+def _instructions(conversation: Conversation, wrap: TextWrapper, told: Sequence[dict[str, Any]]) -> list[str]:
+    """What the model is told beyond the messages: of tools, and of the form of its answer."""
+    instructions = [tools_instruction(told)] if told else []
     if (schema := _response_schema(conversation)) is not None:
-        instruction = f"{_SCHEMA_INTRODUCTION}{wrap.text(schema)}"
-        if shaped and shaped[0]["role"] == "system":
-            shaped[0]["content"] = f"{shaped[0]['content']}\n\n{instruction}" if shaped[0]["content"] else instruction
-        else:
-            shaped.insert(0, {"role": "system", "content": instruction})
-    return shaped
+        instructions.append(f"{_SCHEMA_INTRODUCTION}{wrap.text(schema)}")
+    return instructions
+
+
+def _instruct(messages: list[dict[str, Any]], instruction: str, *, takes_system: bool) -> None:
+    first = messages[0] if messages else {"role": ""}
+    if first["role"] == "system":
+        first["content"] = f"{first['content']}\n\n{instruction}" if first["content"] else instruction
+    elif takes_system or first["role"] != "user":
+        messages.insert(0, {"role": "system", "content": instruction})
+    else:
+        first["content"] = f"{instruction}\n\n{first['content']}"
 
 
 def _response_schema(conversation: Conversation) -> str | None:
