@@ -5,24 +5,36 @@
     python scripts/gpu_check.py --models Llama-3-8B --checks decode,prefill
     python scripts/gpu_check.py --device cpu --models Tiny        # a try of this script without a GPU
 
-Prints one line an item: PASS, FAIL or SKIP, what was found, how long it took. The exit status is 1 after a FAIL, else 2
-after a SKIP, else 0. Aims: decode of one sequence at 85% of the copy bandwidth, prefill at 60% of the measured matrix
-product, sampling under 2% of a step, constrained steps within 1% of free ones, memory within the share that was given.
+Prints one table, a line an item: PASS, FAIL or SKIP, what was found, how long it took; what is being loaded goes to the
+standard error output. The exit status is 1 after a FAIL, else 2 after a SKIP, else 0. An item that takes longer than
+its limit fails; what has not begun when the time is over is skipped. The letters are those of the questions:
+
+    a  do the kernels give what torch gives?          d  tokens a second, and the share of what the card can do
+    b  are the logits those of transformers?          e  what do sampling and constraints cost?
+    c  do graphs change a token?                      f  time to the first token and between tokens, by server.py
+
+Aims: decode of one sequence at 85% of the copy bandwidth, prefill at 60% of the measured matrix product, sampling under
+2% of a step, constrained steps within 1% of free ones, memory within the share that was given.
 
 On a machine without a package index, carry the wheels that it lacks, for its own Python, and put them on its path:
 
-    pip download --no-deps --only-binary=:all: --python-version 3.12 --dest wheels msgspec llguidance gguf jsonschema-rs
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --dest wheels \\
+        msgspec llguidance gguf jsonschema-rs prometheus_client xxhash
     pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=site python scripts/gpu_check.py
 
-Only the item `server` needs these four. All items need torch, numpy, tqdm and cupy, `logits` and `server` transformers.
+All items need the first of these, torch, numpy and tqdm, and cupy for kernels and graphs; `logits` needs transformers;
+`server` needs all six, transformers, aiohttp, uvloop and tokenizers.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,152 +42,35 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import numpy as np
 import torch
 
-from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler_output import ScheduledSequence, SchedulerOutput
-from engine.core.sequence import UNKNOWN_TOKEN, Sequence
-from engine.runner.memory_profile import CudaMemory, largest_steps
-from engine.runner.model_runner import ModelRunner
-from scripts.gpu_check_kernels import check_attention, check_flashinfer, check_logits, check_sampler
-from scripts.gpu_check_models import SHAPES, Work
-from scripts.gpu_check_place import (
-    BATCHES,
-    GREEDY,
-    PREFILL,
-    UTILIZATION,
-    Failed,
-    Place,
-    Skipped,
-    make_sequence,
-    prefill,
-)
+try:
+    from scripts.gpu_check_kernels import check_attention, check_bitmask, check_experts, check_flashinfer, check_sampler
+    from scripts.gpu_check_logits import check_logits
+    from scripts.gpu_check_models import SHAPES
+    from scripts.gpu_check_place import BATCHES, Failed, Place, Skipped
+    from scripts.gpu_check_steps import (
+        check_decode,
+        check_graphs,
+        check_memory,
+        check_prefill,
+        check_roofs,
+        check_sampling,
+    )
+except ModuleNotFoundError as problem:
+    print(f"SKIP  everything: {problem}; the start of this file says how to carry wheels along (pip download …)")
+    sys.exit(2)
 
-CONTEXT, STEPS = 512, 32
-_MEMORY_SLACK = 0.02  # of the memory: allocations are rounded, and graphs are estimated
+LIMIT_S, ITEM_LIMIT_S = 290, 90
 
 
-def decodes(runner: ModelRunner, batch: int, context: int, params: SamplingParams = GREEDY) -> list[Sequence]:
-    """Sequences of `context` tokens with blocks for more; what lies in their KV cache does not matter."""
-    width = -(-(context + 2 * STEPS + 2) // runner.block_size)
-    if batch * width > runner.num_blocks:
-        raise Skipped(f"{batch} sequences of {context} tokens need more than {runner.num_blocks} blocks")
-    sequences = [make_sequence(number, context, params) for number in range(batch)]
-    for number, sequence in enumerate(sequences):
-        sequence.block_table = list(range(number * width, (number + 1) * width))
-    return sequences
+@dataclass(frozen=True)
+class Item:
+    """A line of the table; `check` gives what was found."""
 
-
-def step(runner: ModelRunner, sequences: list[Sequence], bitmask: Any = None) -> None:
-    """One decode of all; the tokens are kept."""
-    batch = SchedulerOutput([ScheduledSequence(s, s.num_tokens - 1, 1, True) for s in sequences])
-    for sequence, token in zip(sequences, runner.read(runner.sample(runner.launch(batch), bitmask)), strict=True):
-        sequence.token_ids.append(token.token_id or 0)
-
-
-def step_ahead(runner: ModelRunner, sequences: list[Sequence], steps: int) -> None:
-    """Decodes as the engine does them on a GPU: each step is launched before the one before it is read."""
-    pending = None
-    for _ in range(steps):
-        items = [ScheduledSequence(s, s.num_tokens - 1, 1, True) for s in sequences]
-        forward = runner.launch(SchedulerOutput(items))
-        if pending is not None:
-            take_in(runner, sequences, pending)
-        pending = runner.sample(forward, None)
-        for sequence in sequences:
-            sequence.token_ids.append(UNKNOWN_TOKEN)
-    take_in(runner, sequences, pending)
-
-
-def take_in(runner: ModelRunner, sequences: list[Sequence], pending: Any) -> None:
-    for sequence, token in zip(sequences, runner.read(pending), strict=True):
-        sequence.token_ids[-1] = token.token_id or 0
-
-
-def check_graphs(place: Place, name: str) -> str:
-    """Decodes by graphs give the tokens of decodes without."""
-    if place.device.type != "cuda":
-        raise Skipped("graphs need a GPU")
-    tokens = []
-    for eager in (True, False):
-        runner = place.runner(name, eager=eager)
-        if not eager and not runner.replays_graphs:
-            raise Skipped("decodes of this model are not recorded")
-        sequences = decodes(runner, 8, 20)
-        for sequence in sequences:
-            batch = SchedulerOutput([ScheduledSequence(sequence, 0, 20, True)])
-            (drawn,) = runner.read(runner.sample(runner.launch(batch), None))
-            sequence.token_ids.append(drawn.token_id or 0)
-        for _ in range(STEPS):
-            step(runner, sequences)
-        tokens.append([sequence.completion_token_ids for sequence in sequences])
-    if tokens[0] != tokens[1]:
-        raise Failed("the tokens differ")
-    return f"{8 * STEPS} tokens, all equal"
-
-
-def check_memory(place: Place, name: str) -> str:
-    """The largest steps stay within the share of the memory that was given."""
-    if place.device.type != "cuda":
-        raise Skipped("memory is measured on a GPU")
-    runner = place.runner(name)
-    tokens = runner.num_blocks * runner.block_size
-    settings = place.settings(eager=False)
-    for batch in largest_steps(settings, runner.block_size, runner.max_model_len, tokens // runner.max_model_len):
-        runner.step(batch)
-    free, total = CudaMemory(place.device).free_and_total()
-    used = 1 - free / total
-    found = f"{used:.1%} of the memory in use, {tokens:,} tokens of KV cache"
-    if used > UTILIZATION + _MEMORY_SLACK:
-        raise Failed(f"{found}, given {UTILIZATION:.0%}")
-    return found
-
-
-def check_decode(place: Place, name: str, batch: int) -> str:
-    """Tokens a second, and the share of the time that moving the bytes alone would take."""
-    runner = place.runner(name)
-    sequences = decodes(runner, batch, CONTEXT)
-    if runner.runs_ahead:
-        seconds = place.seconds(lambda: step_ahead(runner, sequences, STEPS), 1) / STEPS
-    else:
-        seconds = place.seconds(lambda: step(runner, sequences), STEPS)
-    share = Work(SHAPES[name]).bytes_moved(batch, CONTEXT) / place.copy_bandwidth() / seconds
-    found = f"{batch / seconds:,.0f} tokens/s, {seconds * 1e3:.2f} ms a step, {share:.0%} of the roof"
-    if batch == 1 and share < 0.85:
-        raise Failed(f"{found}, aim 85%")
-    return found
-
-
-def check_prefill(place: Place, name: str) -> str:
-    """Tokens a second of a long prompt, and the share of the measured matrix product."""
-    runner = place.runner(name)
-    batch = prefill(runner, make_sequence(0, min(PREFILL, runner.max_model_len - 1)))
-    tokens = batch.num_batched_tokens
-    seconds = place.seconds(lambda: runner.launch(batch), 4)
-    share = Work(SHAPES[name]).operations(tokens) / place.product_peak() / seconds
-    found = f"{tokens / seconds:,.0f} tokens/s, {share:.0%} of the peak"
-    if share < 0.6:
-        raise Failed(f"{found}, aim 60%")
-    return found
-
-
-def check_sampling(place: Place, name: str) -> str:
-    """What sampling, and a mask on every row, add to a step."""
-    runner = place.runner(name)
-    params = SamplingParams(max_tokens=10**6, temperature=0.8, top_p=0.95)
-    mask = np.full((64, -(-runner.vocab_size // 32)), 0x55555555, np.int32)
-    one, many = decodes(runner, 1, CONTEXT, params), decodes(runner, 64, CONTEXT, params)
-    batch = SchedulerOutput([ScheduledSequence(one[0], CONTEXT - 1, 1, True)])
-    forward = place.seconds(lambda: runner.launch(batch), STEPS)
-    both = place.seconds(lambda: runner.sample(runner.launch(batch), None), STEPS)
-    free = place.seconds(lambda: step(runner, many), STEPS // 2)
-    constrained = place.seconds(lambda: step(runner, many, mask), STEPS // 2)
-    share, ratio = both / forward - 1, constrained / free - 1
-    found = f"sampling adds {share:.1%} to a step, a mask {ratio:.1%}"
-    if share > 0.02 or ratio > 0.01:
-        raise Failed(f"{found}, aims 2% and 1%")
-    return found
+    letter: str
+    name: str
+    check: Callable[[], str]
 
 
 def check_server(place: Place) -> str:
@@ -189,36 +84,72 @@ def check_server(place: Place) -> str:
         raise Skipped(str(problem)) from problem
 
 
-def checks(place: Place) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Every item by its name."""
-    yield "kernels sampler", partial(check_sampler, place)
-    yield "kernels attention", partial(check_attention, place)
+def items_of(place: Place) -> Iterator[Item]:
+    """Every item, the short ones first."""
+    yield Item("a", "kernels bitmask", partial(check_bitmask, place))
+    yield Item("a", "kernels sampler", partial(check_sampler, place))
+    yield Item("a", "kernels attention", partial(check_attention, place))
+    yield Item("a", "kernels experts", partial(check_experts, place))
     if find_spec("flashinfer") is not None:
-        yield "kernels flashinfer", partial(check_flashinfer, place)
-    yield "logits", partial(check_logits, place)
+        yield Item("a", "kernels flashinfer", partial(check_flashinfer, place))
+    yield Item("f", "server", partial(check_server, place))
+    yield Item("d", "roofs", partial(check_roofs, place))
     for name in place.models:
-        yield f"graphs {name}", partial(check_graphs, place, name)
-        yield f"memory {name}", partial(check_memory, place, name)
+        yield Item("b", f"logits {name}", partial(check_logits, place, name))
+    for name in place.models:
+        yield Item("c", f"graphs {name}", partial(check_graphs, place, name))
+        yield Item("d", f"memory {name}", partial(check_memory, place, name))
         for batch in BATCHES:
-            yield f"decode {name} x{batch}", partial(check_decode, place, name, batch)
-        yield f"prefill {name}", partial(check_prefill, place, name)
-        yield f"sampling {name}", partial(check_sampling, place, name)
-    yield "server", partial(check_server, place)
+            yield Item("d", f"decode {name} x{batch}", partial(check_decode, place, name, batch))
+        yield Item("d", f"prefill {name}", partial(check_prefill, place, name))
+        yield Item("e", f"sampling {name}", partial(check_sampling, place, name))
 
 
-def run(name: str, check: Callable[[], str]) -> str:
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises `Failed` in what takes longer, as soon as Python has a say."""
+
+    def end(*signal_and_frame: Any) -> None:
+        raise Failed(f"not done after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(item: Item, deadline: float) -> str:
     """Do one item and print its line; PASS, FAIL or SKIP."""
     started = time.perf_counter()
     try:
-        outcome, found = "PASS", check()
+        if started >= deadline:
+            raise Skipped("the time is over")
+        with limited(min(ITEM_LIMIT_S, deadline - started)):
+            outcome, found = "PASS", item.check()
     except Skipped as reason:
         outcome, found = "SKIP", str(reason)
     except Failed as problem:
         outcome, found = "FAIL", str(problem)
     except Exception as problem:
         outcome, found = "FAIL", f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
-    print(f"{outcome}  {name:<28} {found}  ({time.perf_counter() - started:.1f} s)", flush=True)
+    print(f"{outcome}  {item.letter}  {item.name:<28} {time.perf_counter() - started:5.1f} s  {found}", flush=True)
     return outcome
+
+
+def run_all(place: Place, beginnings: tuple[str, ...], limit_s: float) -> int:
+    """Print the table of the items whose names begin so; the exit status."""
+    started = time.perf_counter()
+    card = torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else "CPU"
+    print(f"{card}, torch {torch.__version__}")
+    wanted = [item for item in items_of(place) if item.name.startswith(beginnings)]
+    outcomes = [run(item, started + limit_s) for item in wanted]
+    place.release()
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ("PASS", "FAIL", "SKIP"))
+    print(f"{counts} in {time.perf_counter() - started:.0f} s")
+    return 1 if "FAIL" in outcomes else 2 if "SKIP" in outcomes else 0
 
 
 def main() -> int:
@@ -226,6 +157,9 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--models", default="Llama-3-8B,Qwen3-8B,DeepSeek-V2-Lite", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--checks", default="", help="beginnings of items' names, by comma (all)")
+    parser.add_argument(
+        "--limit-s", type=float, default=LIMIT_S, help="seconds after which no item begins (%(default)s)"
+    )
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
         print("SKIP  everything: torch sees no NVIDIA GPU")
@@ -234,11 +168,7 @@ def main() -> int:
     if unknown:
         parser.error(f"--models: {', '.join(unknown)} is none of {', '.join(SHAPES)}")
     place = Place(torch.device(given.device), given.models.split(","))
-    print(torch.cuda.get_device_name() if given.device == "cuda" else "CPU", "torch", torch.__version__)
-    wanted = tuple(given.checks.split(",")) if given.checks else ("",)
-    outcomes = [run(name, check) for name, check in checks(place) if name.startswith(wanted)]
-    place.release()
-    return 1 if "FAIL" in outcomes else 2 if "SKIP" in outcomes else 0
+    return run_all(place, tuple(given.checks.split(",")), given.limit_s)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from engine.runner.weights.errors import ModelLoadError
 from scripts.gpu_check_models import SHAPES, RandomFiles
 
 BATCHES, PREFILL = (1, 8, 64, 256), 2048
+COPY_BYTES, PRODUCT_SIZE = 2**30, 8192  # of what measures a card
 UTILIZATION = 0.8  # of the memory; what is measured beside the model needs some
 GREEDY = SamplingParams(max_tokens=10**6, temperature=0)
 
@@ -49,7 +51,7 @@ class Place:
             torch.manual_seed(0)
             try:
                 self.loaded[name, eager] = ModelRunner.load(
-                    files, self.settings(eager=eager), partial(print, f"    {name}:")
+                    files, self.settings(eager=eager), partial(print, f"    {name}:", file=sys.stderr)
                 )
             except (ModelLoadError, torch.OutOfMemoryError) as problem:
                 raise Skipped(str(problem)) from problem
@@ -99,16 +101,18 @@ class Place:
         except ImportError as problem:
             raise Skipped("cupy is not installed") from problem
 
+    @cached_property
     def copy_bandwidth(self) -> float:
         """Bytes a second, read and written, of a large copy."""
-        size = 2**30 if self.device.type == "cuda" else 2**26
+        size = COPY_BYTES if self.device.type == "cuda" else 2**26
         source = torch.zeros(size, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
         return 2 * size / self.seconds(lambda: target.copy_(source), 10)
 
+    @cached_property
     def product_peak(self) -> float:
         """Operations a second of a large matrix product."""
-        size = 8192 if self.device.type == "cuda" else 512
+        size = PRODUCT_SIZE if self.device.type == "cuda" else 512
         left = torch.randn(size, size, dtype=torch.bfloat16, device=self.device)
         right = torch.randn_like(left)
         return 2 * size**3 / self.seconds(lambda: left @ right, 10)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_STREAMS, _TOKENS, _START_S = 10, 64, 120
+_STREAMS, _TOKENS, _START_S = 10, 64, 60
 
 
 def measure(device: str, shape: dict[str, Any]) -> str:
