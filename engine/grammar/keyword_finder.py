@@ -16,10 +16,10 @@ _KEYWORDS = [
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), r"\1"),
     (re.compile(r"oneOf constraints"), "oneOf"),
     (re.compile(r"Unknown format"), "format"),
+    (re.compile(r"patternPropert"), "patternProperties"),  # before the regexes of these
     (re.compile(r"[Rr]egex|look-?around"), "pattern"),
     (re.compile(r"min/maxProperties"), "minProperties"),
     (re.compile(r"Pointer|\$ref"), "$ref"),
-    (re.compile(r"patternProperties"), "patternProperties"),
     (re.compile(r"Invalid type"), "type"),
 ]
 _SCHEMA = ("items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",

@@ -77,6 +77,10 @@ REFUSALS = [
         "'format' at /$defs/a~1b/format",
     ),
     ({"properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}, "'pattern' at /properties/a/pattern"),
+    (
+        {"properties": {"a": {"patternProperties": {"a": {"type": "integer"}, "ab": {"type": "string"}}}}},
+        "'patternProperties' at /properties/a/patternProperties",
+    ),
     ({"properties": {"a": {"$ref": "#/nowhere"}}}, "'$ref' at /properties/a/$ref"),
     ({"if": {"type": "object"}, "then": {"required": ["a"]}}, "'if' at /if"),
     ({"type": "object", "properties": {"a": {}}, "maxProperties": 1}, "'maxProperties' at /maxProperties"),
