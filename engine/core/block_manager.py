@@ -77,9 +77,9 @@ class BlockManager:
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Extend the block table to hold `num_tokens`; false, and nothing changes, when blocks run out."""
-        missing = self.blocks_for(num_tokens) - len(sequence.block_table)
-        if missing <= 0:
+        if num_tokens <= len(sequence.block_table) * self.block_size:
             return True
+        missing = self.blocks_for(num_tokens) - len(sequence.block_table)
         if missing > self.num_free:
             return False
         sequence.block_table.extend(self._take() for _ in range(missing))

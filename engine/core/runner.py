@@ -34,7 +34,7 @@ class TokenLogprobs:
     top: list[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledToken:
     """What one sampling row gave; `token_id` None means that its mask allowed nothing."""
 

@@ -83,6 +83,15 @@ class SamplingParams(msgspec.Struct, frozen=True):
         return self.temperature == 0
 
     @property
+    def is_plain_greedy(self) -> bool:
+        """Whether the token is the largest raw logit, and nothing is told of the others."""
+        return (
+            self.temperature == 0 and self.logprobs is None and not self.min_tokens and not self.logit_bias
+            and not self.bad_words_token_ids and self.repetition_penalty == 1
+            and self.presence_penalty == 0 and self.frequency_penalty == 0
+        )  # fmt: skip
+
+    @property
     def named_token_ids(self) -> Iterator[tuple[str, int]]:
         """Every token ID the settings name, with its field: to be checked against a vocabulary."""
         yield from (("stop_token_ids", token_id) for token_id in self.stop_token_ids)

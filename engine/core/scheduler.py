@@ -118,7 +118,7 @@ class Scheduler:
                 num_forced = min(sequence.num_uncomputed_tokens - 1, num_spare)
                 decodes.append(_scheduled(sequence, 1 + num_forced))
                 num_spare -= num_forced
-        if self.num_preemptions == num_preemptions:
+        if self.num_preemptions == num_preemptions and self._may_admit(budget):
             self._admit(prefills, budget)
         return SchedulerOutput(sorted(decodes, key=_num_tokens) + prefills)
 
@@ -167,7 +167,8 @@ class Scheduler:
         return outputs
 
     def _prefill_budget(self) -> int:
-        num_decodes = sum(sequence.num_uncomputed_tokens for sequence in self.running if sequence.is_decoding)
+        uncomputed = ((len(each.token_ids) - each.num_computed_tokens, each.num_forced_tokens) for each in self.running)
+        num_decodes = sum(number for number, num_forced in uncomputed if number <= 1 + num_forced)
         left = max(0, min(self._config.max_num_batched_tokens - num_decodes, self._most_prompt_tokens))
         limit = self._config.max_prefill_chunk_tokens
         return min(left, limit) if num_decodes and limit is not None else left
@@ -206,8 +207,8 @@ class Scheduler:
 
     def _admit(self, prefills: list[ScheduledSequence], budget: int) -> None:
         """Move sequences from waiting to running while there is budget, a seat and blocks."""
-        num_spare = sum(map(self._growth, self.running)) if self.waiting else 0
-        while self.waiting and budget > 0 and len(self.running) < self._num_seats:
+        num_spare = sum(map(self._growth, self.running))
+        while self._may_admit(budget):
             sequence = self.waiting[0]
             if self._is_better_left_whole(sequence, prefills, budget):
                 return
@@ -224,6 +225,9 @@ class Scheduler:
             prefills.append(_scheduled(sequence, num_tokens))
             budget -= num_tokens
 
+    def _may_admit(self, budget: int) -> bool:
+        return budget > 0 and bool(self.waiting) and len(self.running) < self._num_seats
+
     def _is_better_left_whole(self, sequence: Sequence, prefills: list[ScheduledSequence], budget: int) -> bool:
         """Whether `sequence` should wait for the next step, which can hold all of it, behind prompts that end here."""
         if self._fills_steps or not prefills or sequence.num_tokens <= budget:
@@ -233,8 +237,8 @@ class Scheduler:
 
     def _growth(self, sequence: Sequence) -> int:
         """Blocks that the sequence will soon need beyond those for the tokens it has."""
-        soon = min(sequence.max_length, sequence.num_tokens + self._config.reserved_tokens)
-        return self._blocks.blocks_for(soon) - self._blocks.blocks_for(sequence.num_tokens)
+        num_tokens, blocks_for = len(sequence.token_ids), self._blocks.blocks_for
+        return blocks_for(min(sequence.max_length, num_tokens + self._config.reserved_tokens)) - blocks_for(num_tokens)
 
     def _advance(self, sequence: Sequence, row: SampledToken) -> SequenceOutput:
         """Write the drawn token over the unknown one and see whether it is the last."""
@@ -250,20 +254,18 @@ class Scheduler:
             output.num_hidden_tokens, output.logprobs = 1, None
             return self._stop(sequence, output)
         output.token_ids.append(token_id)
-        if error := self._follow_grammar(sequence, output):
-            return self._fail(sequence, error)
-        if _has_ended(sequence):
-            return self._stop(sequence, output)
+        if sequence.matcher is not None:
+            if error := self._follow_grammar(sequence, sequence.matcher, output):
+                return self._fail(sequence, error)
+            if _has_ended(sequence):
+                return self._stop(sequence, output)
         if sequence.num_tokens >= sequence.max_length:
             output.finish_reason = InferenceFinishReason.Length
             self.finish(sequence)
         return output
 
-    def _follow_grammar(self, sequence: Sequence, output: SequenceOutput) -> Exception | None:
+    def _follow_grammar(self, sequence: Sequence, matcher: GrammarMatcher, output: SequenceOutput) -> Exception | None:
         """Advance the matcher, and both over what is forced; what goes wrong concerns this sequence alone."""
-        matcher = sequence.matcher
-        if matcher is None:
-            return None
         try:
             if not matcher.accept_token(output.token_ids[-1]):
                 return _limit_of(matcher) or EngineError("the constraint does not allow the token that was drawn")
@@ -305,8 +307,8 @@ def _order_of(item: ScheduledSequence) -> tuple[int, int]:
 
 
 def _scheduled(sequence: Sequence, num_tokens: int) -> ScheduledSequence:
-    samples = num_tokens == sequence.num_uncomputed_tokens
-    return ScheduledSequence(sequence, sequence.num_computed_tokens, num_tokens, samples)
+    start = sequence.num_computed_tokens
+    return ScheduledSequence(sequence, start, num_tokens, start + num_tokens == len(sequence.token_ids))
 
 
 def _has_ended(sequence: Sequence) -> bool:

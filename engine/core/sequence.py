@@ -57,6 +57,7 @@ class Sequence:
     cache_salt: bytes = b""
     matcher: GrammarMatcher | None = None
 
+    is_plain_greedy: bool = field(init=False)  # as its settings say: looked up in every step
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # chained, of as many full blocks as were asked for
@@ -70,6 +71,9 @@ class Sequence:
     queued_at: float = 0.0  # monotonic seconds, like the two below
     scheduled_at: float | None = None
     first_token_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.is_plain_greedy = self.sampling_params.is_plain_greedy
 
     @property
     def num_tokens(self) -> int:

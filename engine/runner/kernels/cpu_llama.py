@@ -168,7 +168,10 @@ class _BatchArrays:
         for item in batch.scheduled:
             row, sequence = len(self.token_ids), item.sequence
             self.spans.extend((row, item.num_tokens, item.start, len(self.tables)))
-            self.token_ids.extend(sequence.token_ids[item.start : item.start + item.num_tokens])
+            if item.num_tokens == 1:
+                self.token_ids.append(sequence.token_ids[item.start])
+            else:
+                self.token_ids.extend(sequence.token_ids[item.start : item.start + item.num_tokens])
             self.tables.extend(sequence.block_table)
             if item.samples:
                 self.sampling_rows.append(row + item.num_tokens - 1)

@@ -285,8 +285,10 @@ static int64_t draw_token(const struct scaled *row, const struct draw_settings *
     return best;
 }
 
+static const struct draw_settings GREEDY = {.temperature = 0};
+
 static void sample_row(const struct draws *draws, int32_t index, float *room) {
-    const struct draw_settings *settings = &draws->settings[index];
+    const struct draw_settings *settings = draws->settings ? &draws->settings[index] : &GREEDY;
     const int32_t vocabulary = draws->vocabulary, *starts = draws->edit_starts ? draws->edit_starts + 2 * index : NULL;
     float *logits = draws->logits + (int64_t)index * vocabulary;
     const float normaliser = settings->wants_logprob ? log_sum_exp(logits, vocabulary) : 0;

@@ -26,7 +26,7 @@ struct edit {
 
 struct draws {
     float *logits; /* [num_rows, vocabulary], overwritten */
-    const struct draw_settings *settings;
+    const struct draw_settings *settings; /* NULL: the most likely token of every row, and nothing else */
     const int32_t *edit_starts; /* [2 * num_rows + 1]: row r's penalties from 2r on, then its additions; may be NULL */
     struct edit *edits;
     const uint32_t *bitmask; /* [num_rows, whole words of the vocabulary], bit 1 = allowed; may be NULL */

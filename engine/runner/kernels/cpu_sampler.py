@@ -1,6 +1,7 @@
 """The sampler of the CPU library: what `Sampler` does with tensors, by `cpu_sample.c`, on the threads of the model.
 
-Only the most likely alternatives, which few requests ask for, are found here, before the logits are used up.
+A batch of nothing but plain greedy rows is one call over the logits, with nothing made for a row. The most likely
+alternatives, which few requests ask for, are found here, before the logits are used up.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ class CpuSampler:
         `ValueError` for a bitmask of another shape.
         """
         mask = None if bitmask is None else self._checked(bitmask, len(items))
+        if mask is None and all(item.sequence.is_plain_greedy for item in items):
+            return self._most_likely(logits)
         top = {
-            row: _most_likely(logits[row], wanted)
+            row: _alternatives(logits[row], wanted)
             for row, item in enumerate(items)
             if (wanted := item.sequence.sampling_params.logprobs) is not None
         }
@@ -49,15 +52,22 @@ class CpuSampler:
             "logprobs": logprobs,
         }
         addresses = {name: None if array is None else array.ctypes.data for name, array in arrays.items()}
-        if len(items):
-            self._draw(Draws(**addresses, num_rows=len(items), vocabulary=self._vocab_size))
-        tokens = [SampledToken(None if token < 0 else token) for token in token_ids.tolist()]
+        self._draw(Draws(**addresses, num_rows=len(items), vocabulary=self._vocab_size))
+        tokens = _tokens(token_ids)
         for row, (ids, values) in top.items():
             chosen, normaliser = logprobs[row].tolist()
             if tokens[row].token_id is not None:
                 alternatives = list(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
                 tokens[row] = SampledToken(tokens[row].token_id, TokenLogprobs(chosen, alternatives))
         return tokens
+
+    def _most_likely(self, logits: Array) -> list[SampledToken]:
+        """The token of the largest logit of each row."""
+        token_ids = np.empty(len(logits), np.int64)
+        if len(logits):
+            addresses = {"logits": logits.ctypes.data, "token_ids": token_ids.ctypes.data}
+            self._draw(Draws(**addresses, num_rows=len(logits), vocabulary=self._vocab_size))
+        return _tokens(token_ids)
 
     def _checked(self, bitmask: Any, rows: int) -> Array:
         words = np.ascontiguousarray(bitmask, np.int32)
@@ -67,7 +77,11 @@ class CpuSampler:
         return words
 
 
-def _most_likely(row: Array, count: int) -> tuple[Array, Array]:
+def _tokens(token_ids: Array) -> list[SampledToken]:
+    return [SampledToken(None if token < 0 else token) for token in token_ids.tolist()]
+
+
+def _alternatives(row: Array, count: int) -> tuple[Array, Array]:
     """The `count` tokens with the largest logits of `row` `[V]`, best first, and these logits."""
     ids = np.argpartition(row, -count)[-count:] if 0 < count < len(row) else np.arange(len(row))
     ids = ids[np.argsort(-row[ids], kind="stable")][:count]

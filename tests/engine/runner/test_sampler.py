@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -120,9 +120,7 @@ def mixed_rows(count: int) -> list[Sequence]:
     """Sequences whose settings all differ."""
     settings_of_rows = [GREEDY, *CASES.values(), SamplingParams(top_k=3, logprobs=2, repetition_penalty=1.3)]
     return [
-        make_sequence(
-            range(row, row + 5), replace(settings_of_rows[row % len(settings_of_rows)]), num_prompt_tokens=2, seed=row
-        )
+        make_sequence(range(row, row + 5), settings_of_rows[row % len(settings_of_rows)], num_prompt_tokens=2, seed=row)
         for row in range(count)
     ]
 
@@ -171,9 +169,8 @@ def test_temperature_near_zero_is_greedy_without_overflow() -> None:
 def test_logprobs_come_from_the_raw_logits_best_first() -> None:
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3))
     biased = SamplingParams(temperature=0, logit_bias={17: 100.0}, logprobs=4)
-    sampled = sample(
-        logits, [make_sequence([0], biased), make_sequence([0]), make_sequence([0], replace(GREEDY, logprobs=0))]
-    )
+    alone = msgspec.structs.replace(GREEDY, logprobs=0)
+    sampled = sample(logits, [make_sequence([0], biased), make_sequence([0]), make_sequence([0], alone)])
     expected = logits.log_softmax(-1)
     assert sampled[0].token_id == 17
     assert sampled[0].logprobs is not None

@@ -136,3 +136,45 @@ def test_an_empty_batch_draws_nothing() -> None:
         raise AssertionError("nothing is to be drawn")
 
     assert CpuSampler(100, refuse).sample(np.zeros((0, 100), np.float32), [], None) == []
+
+
+@pytest.mark.parametrize("vocab", [8, 1003])
+@pytest.mark.parametrize("kind", ["smooth", "ties"])
+def test_a_plain_greedy_batch_gives_the_largest_logits_and_makes_nothing_for_a_row(
+    driver: ctypes.CDLL, vocab: int, kind: str
+) -> None:
+    logits = random_logits(5, vocab, seed=vocab, kind=kind)
+    logits[3, 2] = math.nan
+    told: list[Draws] = []
+
+    def run(draws: Draws) -> None:
+        told.append(draws)
+        driver.drive_draws(ctypes.byref(draws), 2)
+
+    items = [sampling_row(make_sequence([0], SamplingParams(temperature=0, max_tokens=9))) for _ in range(5)]
+    tokens = CpuSampler(vocab, run).sample(logits.numpy().copy(), items, None)
+    wanted = [None if row == 3 else int(logits[row].argmax()) for row in range(5)]
+    assert ids(tokens) == wanted
+    assert [(draws.settings, draws.edits, draws.logprobs) for draws in told] == [(None, None, None)]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"temperature": 0.5},
+        {"logprobs": 0},
+        {"min_tokens": 1},
+        {"logit_bias": {1: 1.0}},
+        {"bad_words_token_ids": [[1]]},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": -0.1},
+        {"frequency_penalty": 0.1},
+    ],
+    ids=str,
+)
+def test_whatever_else_is_asked_for_is_told_to_the_library(setting: dict[str, Any]) -> None:
+    told: list[Draws] = []
+    plain = make_sequence([0], SamplingParams(temperature=0))
+    other = make_sequence([0], SamplingParams(**({"temperature": 0} | setting)))
+    CpuSampler(8, told.append).sample(np.zeros((2, 8), np.float32), [sampling_row(plain), sampling_row(other)], None)
+    assert told[0].settings is not None
