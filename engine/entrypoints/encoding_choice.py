@@ -10,6 +10,7 @@ from recipe.prepare import EncodingName
 from recipe.prompt import SpecialToken
 from recipe.request import IMAGE_SPECIAL_TOKEN_ID
 
+_ADVICE = "Give the one of such a model with --tokenizer, or another --encoding"
 _V41_ONLY = frozenset({SpecialToken.System.name, SpecialToken.Image.name})
 
 
@@ -40,9 +41,11 @@ def _check_specials(encoding: EncodingName, added: dict[str, int]) -> None:
         if encoding == "deepseek-v4" and special.name in _V41_ONLY:
             continue
         if special.default_str() not in added:
-            raise OptionError(
-                f"--encoding {encoding} needs the special token {special.default_str()}: not in the model"
-            )
+            raise OptionError(f"{_needs(encoding)} the special token {special.default_str()}. {_ADVICE}")
     image = added.get(SpecialToken.Image.default_str())
     if encoding == "deepseek-v4.1" and image != IMAGE_SPECIAL_TOKEN_ID:
-        raise OptionError(f"--encoding {encoding} needs the image token at ID {IMAGE_SPECIAL_TOKEN_ID}, not {image}")
+        raise OptionError(f"{_needs(encoding)} the image token at ID {IMAGE_SPECIAL_TOKEN_ID}, not {image}. {_ADVICE}")
+
+
+def _needs(encoding: EncodingName) -> str:
+    return f"--encoding {encoding} needs a tokenizer with"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from engine.backend import EngineRequest
 from engine.entrypoints import lifecycle
 from engine.entrypoints.auth import ApiKey
 from engine.entrypoints.generation import cache_salt
@@ -83,6 +85,25 @@ async def test_keys_that_are_kept_apart_do_not_find_each_others_prompts(server: 
     assert hits(await ask(server, "first", max_tokens=1)) == 0
     assert hits(await ask(server, "first", max_tokens=1)) > 0
     assert hits(await ask(server, "second", max_tokens=1)) == 0
+
+
+async def test_a_request_is_never_more_urgent_than_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys.toml"
+    digest = hashlib.sha256(b"batch").hexdigest()
+    keys.write_text(f'[[keys]]\nname = "batch"\nsha256 = "{digest}"\npriority = 2\n', encoding="utf-8")
+    async with create_server(options_of(tmp_path, api_keys=str(keys))) as server:
+        infer, priorities = server.backend.infer, list[int]()
+
+        def seen(request: EngineRequest) -> Any:
+            priorities.append(request.priority)
+            return infer(request)
+
+        monkeypatch.setattr(server.backend, "infer", seen)
+        for key, asked in (("batch", {}), ("batch", {"priority": -5}), ("batch", {"priority": 7})):
+            await ask(server, key, max_tokens=1, **asked)
+        for asked in ({}, {"priority": -5}, {"priority": 7}):
+            await ask(server, "first", max_tokens=1, **asked)
+    assert priorities == [2, 2, 7, 0, 0, 7]
 
 
 def test_a_salt_is_what_was_asked_for_and_the_key_where_keys_are_kept_apart() -> None:
