@@ -2,11 +2,11 @@
 """Measure offline batches: N prompts of random tokens, each completed with 64, beside transformers in the same run.
 
     python scripts/bench_offline.py                                    # the embedded model against transformers
-    python scripts/bench_offline.py --sequences 10000 --peer-sequences 64
+    python scripts/bench_offline.py --sequences 10000 --peer-sequences 256 --peer-batch 64,128,256
     python scripts/bench_offline.py --max-num-seqs 32,64,128,256 --peer-sequences 0
 
 The peer is `generate` with a static batch over the same weights in bfloat16; it gets as many of the prompts as
-`--peer-sequences` says, and its rate is compared. The prompts have one length, so it needs no padding. Prints rates by
+`--peer-sequences` says, and the rate of its best batch is compared with that of our best. The prompts have one length, so it needs no padding. Prints rates by
 the clock and by CPU seconds (the fairer ones on a busy machine, with `--threads 1`, where nobody spins), the ratio, and
 the memory of this process before and after.
 """
@@ -106,17 +106,16 @@ def peer_model(model: str | None) -> Any:
     return made
 
 
-def measure_peer(prompts: list[list[int]], arguments: argparse.Namespace) -> Rates:
-    """The same tokens by a static batch."""
+def measure_peer(model: Any, prompts: list[list[int]], batch_size: int, arguments: argparse.Namespace) -> Rates:
+    """The same tokens by static batches."""
     import torch
 
-    model = peer_model(arguments.model)
     torch.set_num_threads(arguments.threads or os.cpu_count() or 1)
     settings: dict[str, Any] = {"max_new_tokens": arguments.tokens, "min_new_tokens": arguments.tokens}
     model.generate(torch.tensor(prompts[:2]), max_new_tokens=2, pad_token_id=0)
     tokens, watch = 0, Stopwatch()
-    for begin in range(0, len(prompts), arguments.peer_batch):
-        batch = torch.tensor(prompts[begin : begin + arguments.peer_batch])
+    for begin in range(0, len(prompts), batch_size):
+        batch = torch.tensor(prompts[begin : begin + batch_size])
         output = model.generate(
             batch,
             attention_mask=torch.ones_like(batch),
@@ -126,8 +125,12 @@ def measure_peer(prompts: list[list[int]], arguments: argparse.Namespace) -> Rat
         )
         tokens += output.shape[0] * (output.shape[1] - batch.shape[1])
     rates = watch.rates(tokens)
-    print(f"transformers, batch {arguments.peer_batch}: {rates}")
+    print(f"transformers, batch {batch_size}: {rates}")
     return rates
+
+
+def sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split(",")]
 
 
 def main() -> None:
@@ -144,15 +147,15 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--decode", action="store_true", help="make texts of the tokens, too")
     parser.add_argument("--peer-sequences", type=int, default=64, help="0 leaves the peer out")
-    parser.add_argument("--peer-batch", type=int, default=64)
+    parser.add_argument("--peer-batch", default="64", help="sequences in a batch; several, by commas")
     arguments = parser.parse_args()
     vocab_size = open_model(arguments.model).config["vocab_size"]
     prompts = make_prompts(max(arguments.sequences, arguments.peer_sequences), arguments.prompt_tokens, vocab_size)
-    sizes = [int(size) for size in arguments.max_num_seqs.split(",")]
-    runs = [measure_ours(prompts[: arguments.sequences], size, arguments) for size in sizes]
+    ours = [measure_ours(prompts[: arguments.sequences], size, arguments) for size in sizes(arguments.max_num_seqs)]
     if arguments.peer_sequences:
-        peer = measure_peer(prompts[: arguments.peer_sequences], arguments)
-        best = max(runs, key=lambda run: run.per_second)
+        model, given = peer_model(arguments.model), prompts[: arguments.peer_sequences]
+        theirs = [measure_peer(model, given, size, arguments) for size in sizes(arguments.peer_batch)]
+        best, peer = (max(runs, key=lambda run: run.per_second) for runs in (ours, theirs))
         by_clock, by_cpu = best.per_second / peer.per_second, best.per_cpu_second / peer.per_cpu_second
         print(f"ratio {by_clock:.2f} by the clock, {by_cpu:.2f} by CPU seconds")
 
