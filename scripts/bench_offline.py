@@ -6,9 +6,9 @@
     python scripts/bench_offline.py --max-num-seqs 32,64,128,256 --peer-sequences 0
 
 The peer is `generate` with a static batch over the same weights in bfloat16; it gets as many of the prompts as
-`--peer-sequences` says, and the rate of its best batch is compared with that of our best. The prompts have one length, so it needs no padding. Prints rates by
-the clock and by CPU seconds (the fairer ones on a busy machine, with `--threads 1`, where nobody spins), the ratio, and
-the memory of this process before and after.
+`--peer-sequences` says, and the rate of its best batch is compared with that of our best. The prompts have one length,
+so it needs no padding. Prints rates by the clock and by CPU seconds (the fairer ones on a busy machine, with
+`--threads 1`, where nobody spins), the ratio, and the memory of this process before and after.
 """
 
 from __future__ import annotations
