@@ -41,7 +41,8 @@ def make_generator(mod: Module, spec: Json, request: Any, converted: Any, option
     return gen
 
 
-def stream_events(mod: Module, spec: Json) -> tuple[list[Json], Any, str | None]:
+def make_processor(mod: Module, spec: Json) -> Any:
+    """The processor that a case describes, for a generator made from a request or directly."""
     protocol = spec["protocol"]
     g = dict(spec.get("generator", {}))
     request = converted = options = None
@@ -61,22 +62,18 @@ def stream_events(mod: Module, spec: Json) -> tuple[list[Json], Any, str | None]
     else:
         parsing = guard("parsing_options", mod.ParsingOptions)
     gen = guard("generator", make_generator, mod, dict(spec, generator=g), request, converted, options)
-    tok = None
+    args = [gen, parsing]
     if spec.get("tokenizer"):
-        tok = guard("tokenizer", get_tokenizer, mod, spec["tokenizer"])
-    args = [gen, parsing] + ([tok] if tok is not None else [])
-    proc = guard("processor", mod.StreamProcessor, *args)
-    resp_cls = getattr(mod, RESPONSE[protocol])
+        args.append(guard("tokenizer", get_tokenizer, mod, spec["tokenizer"]))
+    return guard("processor", mod.StreamProcessor, *args)
+
+
+def stream_events(mod: Module, spec: Json) -> tuple[list[Json], Any, str | None]:
+    proc = make_processor(mod, spec)
+    resp_cls = getattr(mod, RESPONSE[spec["protocol"]])
     a = spec.get("accumulate", {})
-    acc = guard(
-        "response",
-        resp_cls,
-        a.get("id", "acc-id"),
-        a.get("model", "acc-model"),
-        a.get("created", 1234),
-        a.get("prompt_tokens", 11),
-        a.get("hit", 4),
-    )
+    defaults = {"id": "acc-id", "model": "acc-model", "created": 1234, "prompt_tokens": 11, "hit": 4}
+    acc = guard("response", resp_cls, *(a.get(name, default) for name, default in defaults.items()))
     log, norm = [], Normalizer()
 
     def handle(chunks: Iterable[Any], into: list[Any]) -> None:
@@ -87,13 +84,12 @@ def stream_events(mod: Module, spec: Json) -> tuple[list[Json], Any, str | None]
     for c in spec["chunks"]:
         step = {"events": []}
         try:
-            if "op" in c:
-                if c["op"] == "finish":
-                    handle(proc.finish(), step["events"])
-                else:
-                    proc.close()
-            else:
+            if "op" not in c:
                 handle(proc.push(make_chunk(mod, c)), step["events"])
+            elif c["op"] == "finish":
+                handle(proc.finish(), step["events"])
+            else:
+                proc.close()
         except Exception as e:
             step["error"] = exc_record(e, "step")
         if proc.finished is not False:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.oracle.outcome import Module
+from tests.oracle.outcome import Json, Module
 
 
 def byte_alphabet() -> list[str]:
@@ -68,6 +68,39 @@ TINY_SPECIALS = [
 ]
 
 
+def added_token(token_id: int, spelling: str, is_special: bool) -> Json:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": spelling, **flags, "special": is_special}
+
+
+def merge_of(word: str, vocab: dict[str, int]) -> list[str] | None:
+    """The two tokens that `word` is merged from, the first as long as possible."""
+    cuts = ((word[:at], word[at:]) for at in range(len(word) - 1, 0, -1))
+    return next(([left, right] for left, right in cuts if left in vocab and right in vocab), None)
+
+
+TINY_DOCUMENT = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+    "post_processor": None,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+}
+TINY_MODEL = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+
+
 def tiny_tokenizer_json() -> str:
     """A byte-level BPE tokenizer: ids 0-255 are bytes, then merges, then special tokens.
 
@@ -76,80 +109,14 @@ def tiny_tokenizer_json() -> str:
     marked special ("<plain_added>") and marked special ("<hidden>").
     """
     vocab = {c: i for i, c in enumerate(byte_alphabet())}
-    for i, w in enumerate(TINY_WORDS):
-        vocab[w] = 256 + i
-    for i in range(256 + len(TINY_WORDS), 300):
-        vocab[f"\u0100unused{i}"] = i
-    merges = []
-    for w in TINY_WORDS:
-        best = None
-        for k in range(len(w) - 1, 0, -1):
-            if w[:k] in vocab and w[k:] in vocab:
-                best = (w[:k], w[k:])
-                break
-        if best:
-            merges.append(list(best))
-    added = [
-        {
-            "id": 300 + i,
-            "content": s,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for i, s in enumerate(TINY_SPECIALS)
-    ]
-    added.append(
-        {
-            "id": 400,
-            "content": "<plain_added>",
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": False,
-        }
-    )
-    added.append(
-        {
-            "id": 401,
-            "content": "<hidden>",
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-    )
-    for a in added:
-        vocab[a["content"]] = a["id"]
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added,
-            "normalizer": None,
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-            "post_processor": None,
-            "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": False,
-                "vocab": vocab,
-                "merges": merges,
-            },
-        },
-        ensure_ascii=False,
-    )
+    vocab |= {word: 256 + i for i, word in enumerate(TINY_WORDS)}
+    vocab |= {f"\u0100unused{i}": i for i in range(256 + len(TINY_WORDS), 300)}
+    merges = [merge for word in TINY_WORDS if (merge := merge_of(word, vocab))]
+    added = [added_token(300 + i, spelling, is_special=True) for i, spelling in enumerate(TINY_SPECIALS)]
+    added += [added_token(400, "<plain_added>", is_special=False), added_token(401, "<hidden>", is_special=True)]
+    vocab |= {token["content"]: token["id"] for token in added}
+    document = TINY_DOCUMENT | {"added_tokens": added, "model": TINY_MODEL | {"vocab": vocab, "merges": merges}}
+    return json.dumps(document, ensure_ascii=False)
 
 
 SYSTEM_TOKEN = "<\uff5cSystem\uff5c>"

@@ -3,6 +3,11 @@
 from tests.oracle.fuzz.values import NAMES, Values
 from tests.oracle.outcome import Json
 
+IDS = ["1", "2", "3", "x"]
+SPECIAL_NAMES = (
+    "bos user assistant eos dsml image ref ref_end system thinking_start thinking_end latest_reminder".split()  # noqa: SIM905
+)
+
 
 class Conversations(Values):
     """Specifications for `tests.oracle.build.make_conversation`."""
@@ -30,31 +35,31 @@ class Conversations(Values):
                 m["image_token"] = self.pick("<｜image｜>", "a", "[X]")
         return m
 
+    def direct_message(self, k: int) -> Json:
+        """A message; `k` says of which role."""
+        if k < 3:
+            return self.images({"role": "user", "content": self.text()})
+        if k < 5:
+            m: Json = {"role": "assistant", "content": self.text(), "prefix": self.p(0.1)}
+            if self.p(0.5):
+                m["reasoning_content"] = self.text()
+            if self.p(0.5):
+                m["tool_calls"] = [
+                    {"id": i, "name": self.r.choice(NAMES), "arguments": self.args()}
+                    for i in self.r.sample(IDS, self.r.randint(0, 3))
+                ]
+            return m
+        if k < 8:
+            return self.images({"role": "tool", "content": self.text(), "tool_call_id": self.pick(None, *IDS)})
+        if k == 8:
+            m = self.images({"role": "system", "content": self.text()})
+            if self.p(0.3):
+                m["tools"] = [self.direct_tool() for _ in range(self.r.randint(0, 2))]
+            return m
+        return {"role": "latest_reminder", "content": self.text()}
+
     def direct(self) -> Json:
-        ms, ids = [], ["1", "2", "3", "x"]
-        for _ in range(self.r.randint(0, 8)):
-            k = self.r.randrange(10)
-            if k < 3:
-                ms.append(self.images({"role": "user", "content": self.text()}))
-            elif k < 5:
-                m = {"role": "assistant", "content": self.text(), "prefix": self.p(0.1)}
-                if self.p(0.5):
-                    m["reasoning_content"] = self.text()
-                if self.p(0.5):
-                    m["tool_calls"] = [
-                        {"id": i, "name": self.r.choice(NAMES), "arguments": self.args()}
-                        for i in self.r.sample(ids, self.r.randint(0, 3))
-                    ]
-                ms.append(m)
-            elif k < 8:
-                ms.append(self.images({"role": "tool", "content": self.text(), "tool_call_id": self.pick(None, *ids)}))
-            elif k == 8:
-                m = self.images({"role": "system", "content": self.text()})
-                if self.p(0.3):
-                    m["tools"] = [self.direct_tool() for _ in range(self.r.randint(0, 2))]
-                ms.append(m)
-            else:
-                ms.append({"role": "latest_reminder", "content": self.text()})
+        ms = [self.direct_message(self.r.randrange(10)) for _ in range(self.r.randint(0, 8))]
         c = {"messages": ms, "thinking_mode": self.p(0.6)}
         if self.p(0.5):
             c["tools"] = [self.direct_tool() for _ in range(self.r.randint(0, 3))]
@@ -71,24 +76,5 @@ class Conversations(Values):
             c["response_regex"] = "a+"
         spec = {"conversation": c}
         if self.p(0.2):
-            spec["special_tokens"] = {
-                n: f"[{n}]"
-                for n in self.r.sample(
-                    [
-                        "bos",
-                        "user",
-                        "assistant",
-                        "eos",
-                        "dsml",
-                        "image",
-                        "ref",
-                        "ref_end",
-                        "system",
-                        "thinking_start",
-                        "thinking_end",
-                        "latest_reminder",
-                    ],
-                    3,
-                )
-            }
+            spec["special_tokens"] = {name: f"[{name}]" for name in self.r.sample(SPECIAL_NAMES, 3)}
         return spec

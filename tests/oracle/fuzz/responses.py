@@ -27,6 +27,26 @@ class ResponsesBodies(Values):
                 out.append({"type": "input_file", "file_data": DATA_PNG})
         return out
 
+    def resp_call(self, call_id: str) -> Json:
+        if self.p(0.2):
+            return {"type": "custom_tool_call", "call_id": call_id, "name": "apply_patch", "input": self.text()}
+        call = {"type": "function_call", "call_id": call_id, "name": self.r.choice(NAMES), "arguments": self.args()}
+        return call | ({"namespace": "crm"} if self.p(0.2) else {})
+
+    def resp_item(self, k: int) -> Json:
+        """An item that is no call and no result; `k` says of which kind."""
+        if k < 4:
+            role = self.pick("user", "user", "system", "developer")
+            return {"type": "message", "role": role, "content": self.content(self.resp_blocks)}
+        if k < 6:
+            content = self.content(lambda: [{"type": "output_text", "text": self.text()}])
+            return {"role": "assistant", "content": content}
+        if k < 8:
+            texts = [{"type": "reasoning_text", "text": self.text()} for _ in range(self.r.randint(0, 2))]
+            return {"type": "reasoning", "summary": [], "content": texts}
+        others = ({"type": "web_search_call", "id": "w"}, {"type": "item_reference", "id": "x"}, {"type": "whatever"})
+        return self.pick(*others)
+
     def resp_input(self) -> Any:
         if self.p(0.15):
             return self.text()
@@ -36,67 +56,17 @@ class ResponsesBodies(Values):
             if open_calls and not self.p(0.1):
                 c = open_calls.pop(self.r.randrange(len(open_calls)))
                 out = self.text() if self.p(0.8) else [{"type": "input_text", "text": self.text()}]
-                items.append({"type": c[0] + "_output", "call_id": c[1], "output": out})
-            elif k < 4:
-                items.append(
-                    {
-                        "type": "message",
-                        "role": self.pick("user", "user", "system", "developer"),
-                        "content": self.content(self.resp_blocks),
-                    }
-                )
-            elif k < 6:
-                items.append(
-                    {
-                        "role": "assistant",
-                        "content": self.content(lambda: [{"type": "output_text", "text": self.text()}]),
-                    }
-                )
-            elif k < 8:
-                items.append(
-                    {
-                        "type": "reasoning",
-                        "summary": [],
-                        "content": [
-                            {"type": "reasoning_text", "text": self.text()} for _ in range(self.r.randint(0, 2))
-                        ],
-                    }
-                )
-            elif k < 11:
+                items.append({"type": c["type"] + "_output", "call_id": c["call_id"], "output": out})
+            elif 8 <= k < 11:
                 for _ in range(self.r.randint(1, 2)):
                     n += 1
-                    if self.p(0.2):
-                        items.append(
-                            {
-                                "type": "custom_tool_call",
-                                "call_id": f"c{n}",
-                                "name": "apply_patch",
-                                "input": self.text(),
-                            }
-                        )
-                        open_calls.append(("custom_tool_call", f"c{n}"))
-                    else:
-                        items.append(
-                            {
-                                "type": "function_call",
-                                "call_id": f"c{n}",
-                                "name": self.r.choice(NAMES),
-                                "arguments": self.args(),
-                                **({"namespace": "crm"} if self.p(0.2) else {}),
-                            }
-                        )
-                        open_calls.append(("function_call", f"c{n}"))
+                    items.append(self.resp_call(f"c{n}"))
+                    open_calls.append(items[-1])
             else:
-                items.append(
-                    self.pick(
-                        {"type": "web_search_call", "id": "w"},
-                        {"type": "item_reference", "id": "x"},
-                        {"type": "whatever"},
-                    )
-                )
+                items.append(self.resp_item(k))
         while open_calls and self.p(0.95):
             c = open_calls.pop(self.r.randrange(len(open_calls)))
-            items.append({"type": c[0] + "_output", "call_id": c[1], "output": self.text()})
+            items.append({"type": c["type"] + "_output", "call_id": c["call_id"], "output": self.text()})
         return items
 
     def resp_fn(self, n: Any) -> Json:

@@ -5,6 +5,16 @@ import json
 from tests.oracle.fuzz.values import D, Values
 from tests.oracle.outcome import Json
 
+SPECIALS = {
+    "</think>": 303,
+    "<think>": 302,
+    D: 308,
+    "<｜User｜>": 305,
+    "<｜image｜>": 309,
+    "<｜end▁of▁sentence｜>": 301,
+}
+"""Tokens of the tiny tokenizer."""
+
 
 class Streams(Values):
     """Chunks of text or of tokens of the tiny tokenizer."""
@@ -51,16 +61,9 @@ class Streams(Values):
             text = text[k:]
         return out
 
-    def stream(self) -> Json:
-        protocol = self.pick("chat_completions", "responses", "messages")
-        thinking = self.p(0.5)
-        parsing = {
-            "thinking_initial_stage": self.pick(
-                "ReasoningStart", "ReasoningStart", "ReasoningContinuation", "ContentContinuation"
-            )
-            if thinking
-            else None
-        }
+    def parsing(self, thinking: bool) -> Json:
+        stages = ("ReasoningStart", "ReasoningStart", "ReasoningContinuation", "ContentContinuation")
+        parsing = {"thinking_initial_stage": self.pick(*stages)} if thinking else {}
         if self.p(0.3):
             parsing["parse_tool_calls"] = False
         if self.p(0.15):
@@ -68,56 +71,55 @@ class Streams(Values):
         if self.p(0.25):
             parsing["parse_json_output"] = True
         if self.p(0.3):
-            parsing["stop_sequences"] = self.r.sample(
-                ["STOP", "ST", "\n", "OP", "brown", "你好", "}", "a", "</think>", "<｜User｜>"], self.r.randint(1, 2)
-            )
+            stops = ["STOP", "ST", "\n", "OP", "brown", "你好", "}", "a", "</think>", "<｜User｜>"]
+            parsing["stop_sequences"] = self.r.sample(stops, self.r.randint(1, 2))
         if self.p(0.08):
             parsing["special_tokens"] = {self.pick("dsml", "thinking_end"): self.pick("§", "[X]")}
+        return parsing
+
+    def token_ids(self, text: str) -> list[int]:
+        """`text` in tokens of the tiny tokenizer; most markers as tokens of their own."""
+        ids = []
+        while text:
+            for spelling, token_id in SPECIALS.items():
+                if text.startswith(spelling) and self.p(0.8):
+                    ids.append(token_id)
+                    text = text[len(spelling) :]
+                    break
+            else:
+                ids += list(text[0].encode())
+                text = text[1:]
+        return ids
+
+    def token_chunks(self, ids: list[int]) -> list[Json]:
+        chunks, has_logprobs = [], self.p(0.4)
+        while ids:
+            k = self.pick(1, 1, 2, 3, 5, 8, 20)
+            c: Json = {"tokens": ids[:k]}
+            if has_logprobs:
+                c["logprobs"] = [[-0.5, [[t, -0.5], [65, -1.25]][: self.pick(0, 1, 2)]] for t in ids[:k]]
+            chunks.append(c)
+            ids = ids[k:]
+        return chunks
+
+    def ready(self) -> Json:
+        counts = {"prompt_tokens": self.r.randint(0, 50), "hit": self.r.randint(0, 50)}
+        return {"ready": counts | ({"fp": "fp"} if self.p(0.5) else {})}
+
+    def stream(self) -> Json:
+        protocol = self.pick("chat_completions", "responses", "messages")
+        thinking = self.p(0.5)
+        parsing = self.parsing(thinking)
         text = self.output(thinking)
-        chunks = []
-        if self.p(0.93):
-            chunks.append(
-                {
-                    "ready": {
-                        "prompt_tokens": self.r.randint(0, 50),
-                        "hit": self.r.randint(0, 50),
-                        **({"fp": "fp"} if self.p(0.5) else {}),
-                    }
-                }
-            )
+        chunks = [self.ready()] if self.p(0.93) else []
         spec = {
             "protocol": protocol,
-            "parsing": {k: v for k, v in parsing.items() if v is not None},
+            "parsing": parsing,
             "generator": {"thinking_mode": thinking if self.p(0.9) else not thinking},
         }
         if self.p(0.3):
             spec["tokenizer"] = "tiny"
-            specials = {
-                "</think>": 303,
-                "<think>": 302,
-                D: 308,
-                "<｜User｜>": 305,
-                "<｜image｜>": 309,
-                "<｜end▁of▁sentence｜>": 301,
-            }
-            ids, rest = [], text
-            while rest:
-                for s, i in specials.items():
-                    if rest.startswith(s) and self.p(0.8):
-                        ids.append(i)
-                        rest = rest[len(s) :]
-                        break
-                else:
-                    ids += list(rest[0].encode())
-                    rest = rest[1:]
-            lp = self.p(0.4)
-            while ids:
-                k = self.pick(1, 1, 2, 3, 5, 8, 20)
-                c = {"tokens": ids[:k]}
-                if lp:
-                    c["logprobs"] = [[-0.5, [[t, -0.5], [65, -1.25]][: self.pick(0, 1, 2)]] for t in ids[:k]]
-                chunks.append(c)
-                ids = ids[k:]
+            chunks += self.token_chunks(self.token_ids(text))
         else:
             chunks += [{"text": t, "n": self.r.randint(0, 3)} for t in self.split(text)]
         if self.p(0.85):
