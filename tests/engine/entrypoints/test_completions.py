@@ -34,7 +34,7 @@ def texts(answer: dict[str, Any]) -> list[str]:
 
 def events(program: Program, prompt: Any, **settings: Any) -> list[dict[str, Any]]:
     data = json.dumps(completion(prompt, stream=True, **settings)).encode()
-    with urlopen(Request(program.url + "/v1/completions", data=data), timeout=60) as response:
+    with urlopen(Request(program.url + "/v1/completions", data=data), timeout=240) as response:
         frames = [frame.removeprefix("data: ") for frame in response.read().decode().split("\n\n") if frame]
     assert frames.pop() == "[DONE]"
     return [json.loads(frame) for frame in frames]
@@ -165,7 +165,7 @@ def running(program: Program) -> int:
 
 def test_a_client_that_leaves_frees_every_choice(program: Program) -> None:
     data = json.dumps(completion(["a", "b"], n=3, max_tokens=1500, ignore_eos=True, stream=True)).encode()
-    with urlopen(Request(program.url + "/v1/completions", data=data), timeout=60) as response:
+    with urlopen(Request(program.url + "/v1/completions", data=data), timeout=240) as response:
         response.readline()
         wait_until(lambda: running(program) == 6)
     wait_until(lambda: not running(program))

@@ -69,7 +69,7 @@ def anthropic_client(program: Program) -> anthropic.Anthropic:
 def post(program: Program, path: str, body: Any) -> tuple[int, Any]:
     request = Request(program.url + path, data=json.dumps(body).encode())
     try:
-        with urlopen(request, timeout=60) as response:
+        with urlopen(request, timeout=240) as response:
             return response.status, json.loads(response.read())
     except HTTPError as error:
         return error.code, json.loads(error.read())

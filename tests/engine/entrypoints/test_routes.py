@@ -26,7 +26,7 @@ ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 def get(program: Program, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     try:
-        with urlopen(Request(program.url + path, headers=headers or {}), timeout=30) as response:
+        with urlopen(Request(program.url + path, headers=headers or {}), timeout=240) as response:
             return response.status, json.loads(response.read())
     except HTTPError as error:
         return error.code, json.loads(error.read())

@@ -70,7 +70,7 @@ def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def ask(program: Program, content: Any, path: str = "/v1/chat/completions", **fields: Any) -> tuple[int, Any]:
     body = {"model": "deepseek", "messages": [{"role": "user", "content": content}], **fields}
     try:
-        with urlopen(Request(program.url + path, json.dumps(body).encode()), timeout=60) as response:
+        with urlopen(Request(program.url + path, json.dumps(body).encode()), timeout=240) as response:
             return response.status, json.loads(response.read())
     except HTTPError as error:
         return error.code, json.loads(error.read())

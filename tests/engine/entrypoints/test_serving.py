@@ -24,7 +24,7 @@ def post(program: Program, body: Any, path: str = "/v1/chat/completions") -> tup
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = Request(program.url + path, data=data, headers={"Content-Type": "application/json"})
     try:
-        with urlopen(request, timeout=60) as response:
+        with urlopen(request, timeout=240) as response:
             return response.status, json.loads(response.read())
     except HTTPError as error:
         return error.code, json.loads(error.read())
@@ -32,7 +32,7 @@ def post(program: Program, body: Any, path: str = "/v1/chat/completions") -> tup
 
 def frames(program: Program, body: dict[str, Any]) -> list[str]:
     data = json.dumps({**body, "stream": True}).encode()
-    with urlopen(Request(program.url + "/v1/chat/completions", data=data), timeout=60) as response:
+    with urlopen(Request(program.url + "/v1/chat/completions", data=data), timeout=240) as response:
         assert response.headers["Content-Type"].startswith("text/event-stream")
         text = response.read().decode()
     return [frame.removeprefix("data: ") for frame in text.split("\n\n") if frame]
