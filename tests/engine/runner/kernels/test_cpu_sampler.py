@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from engine.runner.kernels.cpu_sampler import CpuSampler
 from engine.runner.sampler import Sampler, tokens_of
 from tests.engine.runner.driving import make_sequence, sampling_row
 from tests.engine.runner.kernels.test_cuda_sampler import SETTINGS, random_logits, random_mask, sequences
+from tests.engine.runner.test_sampler import CASES, assert_follows, surviving
 
 
 def draw(
@@ -57,6 +59,15 @@ def test_the_library_draws_what_the_tensors_draw(driver: ctypes.CDLL, vocab: int
     mask = random_mask(len(rows), vocab, seed=vocab) if masked else None
     logits = random_logits(len(rows), vocab, seed=vocab, kind=kind)
     assert_same(draw(driver, logits, rows, mask), expected(logits, rows, mask))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_follow_the_filtered_softmax(best_driver: ctypes.CDLL, name: str) -> None:
+    logits = random_logits(1, 1000, seed=5)
+    rows = [make_sequence([0], CASES[name], seed=seed) for seed in range(8000)]
+    counts = Counter(token for token in ids(draw(best_driver, logits.expand(8000, -1), rows)) if token is not None)
+    assert counts.total() == 8000
+    assert_follows(counts, surviving(logits[0].numpy(), CASES[name]))
 
 
 def test_few_of_many_draws_differ_from_the_tensors_and_only_by_rounding(best_driver: ctypes.CDLL) -> None:
