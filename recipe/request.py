@@ -37,6 +37,7 @@ __all__ = [
 IMAGE_SPECIAL_TOKEN_ID = 129264
 """The token ID of the image placeholder in the vocabulary of DeepSeek V4.1."""
 
+_CHAT_TEMPLATE = ModelVersion.ChatTemplate
 DEFAULT_MAX_TOKENS = 8_192  # without thinking
 DEFAULT_THINKING_MAX_TOKENS = 65_536
 DEFAULT_MAX_EFFORT_MAX_TOKENS = 131_072  # thinking with effort `max`
@@ -128,7 +129,7 @@ class ConversationRequest:
         return MaxTokens(options.max_tokens, self._default_max_tokens(), options.min_tokens)
 
     def _default_max_tokens(self) -> int:
-        if self._model_version is ModelVersion.ChatTemplate:
+        if self._model_version is _CHAT_TEMPLATE:
             return U32_MAX
         if not self._conversation.thinking_mode:
             return DEFAULT_MAX_TOKENS

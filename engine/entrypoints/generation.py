@@ -42,7 +42,8 @@ from recipe.request import OutputConstraint
 from recipe.stream.inference import InferenceChunk
 from recipe.stream.processor import StreamProcessor
 
-_QUEUE, _PREFILL, _DECODE, _GENERATE = Phase.QUEUE, Phase.PREFILL, Phase.DECODE, Phase.GENERATE
+_PREPARE, _QUEUE, _PREFILL = Phase.PREPARE, Phase.QUEUE, Phase.PREFILL
+_DECODE, _GENERATE = Phase.DECODE, Phase.GENERATE
 _X_TIMINGS = istr("x-timings")
 _YES = frozenset({"1", "true", "on", "yes"})
 
@@ -134,7 +135,7 @@ class GenerationHandler:
         exchange.sink = self._sink(exchange, prepared)
         number = prepared.inference_options.n
         permit.submit(len(engine_request.prompt_token_ids) * number)
-        lifeline.enter(Phase.QUEUE)
+        lifeline.enter(_QUEUE)
         if number > 1:
             return await self._generate_choices(exchange, prepared, choice_requests(engine_request, number))
         return await self._generate(exchange, prepared, engine_request, exchange.sink)
@@ -143,7 +144,7 @@ class GenerationHandler:
         body = await read_body(exchange.request, self._max_body_bytes)
         if self._telemetry.log_bodies:
             exchange.trace.body = body
-        exchange.lifeline.enter(Phase.PREPARE)
+        exchange.lifeline.enter(_PREPARE)
         return body
 
     async def _prepare(self, exchange: Exchange, body: bytes) -> PreparedRequest:

@@ -59,6 +59,10 @@ class RouteTable:
         self._below.append((prefix, {}))
         return self._below[-1][1]
 
+    def of(self, request: web.BaseRequest) -> dict[str, Route]:
+        """The methods of a request's path; empty for an unknown one."""
+        return self._exact.get(request.raw_path) or self.find(request.path)  # most are written as they are in the table
+
     def find(self, path: str) -> dict[str, Route]:
         """The methods of a path; empty for an unknown one. A trailing slash makes no difference."""
         methods = self._exact.get(path) or self._exact.get(path.rstrip("/") or "/")
@@ -101,7 +105,7 @@ class HttpServer:
         envelope: Envelope = openai_envelope
         try:
             request.extra_headers = self._cors.headers_for(request.headers)
-            methods = self._routes.find(request.path)
+            methods = self._routes.of(request)
             if methods:
                 envelope = next(iter(methods.values())).envelope
             if request.method == "OPTIONS" and methods:

@@ -33,7 +33,7 @@ class Phase(IntEnum):
     SEND = 8  # the client takes what was sent
 
 
-_NUM_PHASES = len(Phase)
+_BODY, _NUM_PHASES = Phase.BODY, len(Phase)
 
 _ERRORS: dict[Phase, tuple[int, str, str]] = {
     Phase.BODY: (408, "body_timeout", "the body did not arrive within {:g} s"),
@@ -73,7 +73,7 @@ class Lifeline:
         self._clock = clock
         self.opened_at = self.since = self.sent_at = time.monotonic()
         self.deadline = self.opened_at + clock.limits.request_s
-        self.phase = Phase.BODY
+        self.phase = _BODY
         self.seconds = [0.0] * _NUM_PHASES
         self.first_token_at: float | None = None
         self.on_silence: Callable[[], None] | None = None

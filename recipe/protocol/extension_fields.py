@@ -62,7 +62,7 @@ _NO_VALUES = _VALUES(NO_FIELDS)
 
 
 def extended(body: type[_B], refused: Iterable[str], *, name: str = "", module: str | None = None) -> type[_B]:
-    """`body` with the shared fields, and with the names in `refused` as fields that take anything.
+    """`body` with the shared fields, and behind all others the names in `refused` as fields that take anything.
 
     Pickling finds the class as `name` in `module`.
     """

@@ -8,7 +8,6 @@ answer is as good without it. Whatever stands in neither table and in no schema 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -157,16 +156,16 @@ MESSAGES_IGNORED: tuple[str, ...] = (
 class RefusedFields:
     """Looks for the fields of one table in decoded bodies."""
 
-    __slots__ = ("_nothing", "_refusals", "_values")
+    __slots__ = ("_nothing", "_number", "_refusals")
 
     def __init__(self, refusals: Mapping[str, Refusal]) -> None:
         self._refusals = refusals
-        self._values = attrgetter(*refusals)
+        self._number = len(refusals)
         self._nothing = (None,) * len(refusals)
 
     def check(self, body: msgspec.Struct) -> None:
-        """ConversionError for the first field by which `body`, which has them all, asks for something."""
-        values = self._values(body)
+        """ConversionError for the first field by which `body`, whose last fields they are, asks for something."""
+        values = msgspec.structs.astuple(body)[-self._number :]
         if values == self._nothing:
             return
         for (name, refusal), value in zip(self._refusals.items(), values, strict=True):

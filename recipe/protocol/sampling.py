@@ -17,6 +17,7 @@ MAX_BIASED_TOKENS = 1024
 MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS = 128
 
+_CHAT_TEMPLATE = ModelVersion.ChatTemplate
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "presence_penalty": (lambda value: -2 <= value <= 2, "[-2, 2]"),
     "frequency_penalty": (lambda value: -2 <= value <= 2, "[-2, 2]"),
@@ -43,8 +44,10 @@ def with_extensions(
 
     Without extensions, and for the DeepSeek models, which have no such defaults, nothing is added.
     """
+    if fields is NO_FIELDS and version is not _CHAT_TEMPLATE:
+        return inference
     added: dict[str, Any] = {}
-    if version is ModelVersion.ChatTemplate:
+    if version is _CHAT_TEMPLATE:
         added = {name: getattr(options.sampling_defaults, name) for name in _MODEL_DEFAULTS}
     if fields is not NO_FIELDS and options.extensions.sampling:
         added |= _sampling(fields)

@@ -26,6 +26,7 @@ _EFFORTS: dict[str | None, ReasoningEffort] = {
 }
 
 
+_REJECT = ReasoningContentBehavior.Reject
 _CAN_THINK = {ThinkingSupport.Never: False, ThinkingSupport.Always: True}
 
 
@@ -89,7 +90,7 @@ def complete_reasoning(
     to be passed back: after the last user message, where the request has tools or the message has calls. Then
     ConversionError names `field`.
     """
-    must_pass_back = _last_user(messages) if behavior is ReasoningContentBehavior.Reject else len(messages)
+    must_pass_back = _last_user(messages) if behavior is _REJECT else len(messages)
     for index, message in enumerate(messages):
         if not isinstance(message, AssistantMessage):
             continue

@@ -16,6 +16,7 @@ from recipe.protocol.validation import empty_string
 from recipe.request import ModelVersion, OutputConstraint
 
 MAX_NAME_BYTES = 128
+_CHAT_TEMPLATE = ModelVersion.ChatTemplate
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -55,7 +56,7 @@ def opens_call_block(version: ModelVersion, messages: Sequence[Message], *, thin
     and not with a template, which knows no such thing.
     """
     continues = bool(messages) and messages[-1].prefix
-    return not (thinking or continues or version is ModelVersion.ChatTemplate)
+    return not (thinking or continues or version is _CHAT_TEMPLATE)
 
 
 def check_tool_name(name: str, position: str) -> None:

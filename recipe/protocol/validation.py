@@ -12,6 +12,7 @@ from recipe.request import ConversionOptions, InferenceOptions, ModelVersion, Ou
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
+_CHAT_TEMPLATE, _V41_FLASH = ModelVersion.ChatTemplate, ModelVersion.DeepseekV41Flash
 THINKING_TOP_P = 0.95  # the smallest of V4.1, the fixed one of V4 with tools
 
 
@@ -144,7 +145,7 @@ def _sampling(
     """Temperature and `top_p`: as requested with a chat template, else within what the DeepSeek models allow."""
     temperature = None if requested.temperature is None else f32(requested.temperature)
     top_p = None if requested.top_p is None else f32(requested.top_p)
-    if version is ModelVersion.ChatTemplate:
+    if version is _CHAT_TEMPLATE:
         return (
             defaults.temperature if temperature is None else temperature,
             defaults.top_p if top_p is None else top_p,
@@ -154,7 +155,7 @@ def _sampling(
 
 def _deepseek_top_p(version: ModelVersion, thinking: bool, has_tools: bool, requested: float | None) -> float:
     wanted = 1.0 if requested is None else requested
-    if version is ModelVersion.DeepseekV41Flash:
+    if version is _V41_FLASH:
         return max(wanted, f32(THINKING_TOP_P)) if thinking else 1.0
     if thinking:
         return f32(THINKING_TOP_P) if has_tools else 1.0

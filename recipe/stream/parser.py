@@ -25,6 +25,7 @@ from recipe.stream.stage_patterns import stage_patterns
 from recipe.stream.stages import Marker, Output, Stage
 
 _NEW_OUTPUT = (None, ThinkingInitialStage.ReasoningStart)
+_CONTENT, _TOOL_BLOCK, _FINISHED = Stage.CONTENT, Stage.TOOL_BLOCK, Stage.FINISHED
 _SKIP_NEWLINES = {(Stage.REASONING, Marker.THINKING_END)} | {
     (stage, marker)
     for stage in (Stage.CALL_ARGUMENTS, Stage.CALL_REST, Stage.CALL_AFTER)
@@ -101,11 +102,11 @@ class OutputParser:
         patterns, initial_stage = stage_patterns(options), options.thinking_initial_stage
         self._sink = sink
         self._patterns = patterns.by_stage
-        self._text_stage = Stage.JSON_SEARCH if options.parse_json_output else Stage.CONTENT
+        self._text_stage = Stage.JSON_SEARCH if options.parse_json_output else _CONTENT
         self._pending = PendingOutput(initial_stage in _NEW_OUTPUT)
         self._single_call = options.single_call
         self._calls: DsmlCalls | MarkedCalls
-        if patterns.calls.first is Stage.TOOL_BLOCK:
+        if patterns.calls.first is _TOOL_BLOCK:
             self._calls = DsmlCalls(self)
         else:
             self._calls = MarkedCalls(self, patterns.calls, options.parse_tool_calls)
@@ -118,7 +119,7 @@ class OutputParser:
         self.stop_sequence: str | None = None
         self.tool_calls = 0
         self._passes = False  # whether text without the start of a marker goes straight through
-        self._matcher = Matcher(self._patterns[Stage.FINISHED])
+        self._matcher = Matcher(self._patterns[_FINISHED])
         self._find_start: Callable[[str], object]
         self._begin(options, initial_stage, patterns.reasoning_start)
 
@@ -221,7 +222,7 @@ class OutputParser:
         is_reasoning = initial_stage is not None and _starts_in_reasoning(options, initial_stage)
         begin = self._begin_reasoning if is_reasoning else self._begin_text
         if options.starts_in_tool_calls and isinstance(self._calls, DsmlCalls):
-            self.enter(Stage.TOOL_BLOCK)
+            self.enter(_TOOL_BLOCK)
         elif reasoning_start is None or initial_stage not in _NEW_OUTPUT:
             begin()
         else:
@@ -321,7 +322,7 @@ class OutputParser:
 
     def _on_stop(self, text: str, _logprobs: str | None) -> None:
         self.stop_sequence = text
-        self.enter(Stage.FINISHED)
+        self.enter(_FINISHED)
 
     def _on_reasoning_start(self, _text: str, _logprobs: str | None) -> None:
         self.settle()

@@ -74,7 +74,7 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
     )
 
     def __init__(
-        self, response_id: str, model: str, *, thinking_mode: bool, starts_in_reasoning: bool, report: UsageReport
+        self, response_id: str, model: str, thinking_mode: bool, starts_in_reasoning: bool, report: UsageReport
     ) -> None:
         super().__init__()
         self._id = response_id
@@ -97,9 +97,9 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
         return cls(
             response_id,
             model,
-            thinking_mode=request.conversation.thinking_mode,
-            starts_in_reasoning=stage is not None and stage.starts_in_reasoning(),
-            report=report,
+            request.conversation.thinking_mode,
+            stage is not None and stage.starts_in_reasoning(),
+            report,
         )
 
     def fan_out(self, number: int) -> list[ChatCompletionChunkGenerator]:
@@ -109,11 +109,7 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
 
     def _for_choice(self, index: int, tally: UsageTally) -> ChatCompletionChunkGenerator:
         generator = ChatCompletionChunkGenerator(
-            self._id,
-            self._model,
-            thinking_mode=self._thinking_mode,
-            starts_in_reasoning=self._starts_in_reasoning,
-            report=self._report,
+            self._id, self._model, self._thinking_mode, self._starts_in_reasoning, self._report
         )
         generator._index, generator._tally = index, tally
         return generator
@@ -125,9 +121,9 @@ class ChatCompletionChunkGenerator(ChunkQueue[ChatCompletionChunk]):
             self._model,
             int(time.time()),
             system_fingerprint,
-            thinking_mode=self._thinking_mode,
-            reports_null_usage=self._report.in_every_chunk,
-            index=self._index,
+            self._thinking_mode,
+            self._report.in_every_chunk,
+            self._index,
         )
         self._chunks.append(OpeningChunk(self._frame, self._starts_in_reasoning))
 

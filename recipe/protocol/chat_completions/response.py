@@ -46,10 +46,9 @@ class StreamFrame:
         model: str,
         created: int,
         system_fingerprint: str | None,
-        *,
         thinking_mode: bool,
         reports_null_usage: bool,
-        index: int = 0,
+        index: int,
     ) -> None:
         self.index = index
         self.system_fingerprint = system_fingerprint
