@@ -6,9 +6,8 @@
 #include "cpu_engine.h"
 
 #include <math.h>
-#include <time.h>
 
-#include "cpu_workspace.h"
+#include "cpu_inputs.h"
 
 #define JOINED(a, b) a##b
 #define NAMED(a, b) JOINED(a, b)
@@ -29,86 +28,7 @@ void NAMED(step_prepare_, SET)(struct engine *engine) {
     space->step.space = space;
 }
 
-/* ---- phases ---- */
-
-/* A thread on its way through the phases of a slice. */
-struct worker {
-    struct step *step;
-    struct thread_memory memory;
-    uint32_t job;
-    int32_t thread, phase, run, first, end; /* first .. end: the items in hand, of a run */
-    int32_t rows, num_stretches;            /* of the slice, that are computed further */
-    const struct stretch *stretches;
-};
-
-static int32_t parts_of(int32_t count, int32_t size) { return (count + size - 1) / size; }
-
-/* How many items the busiest thread has when runs of `size` are dealt out. */
-static int32_t most_items(int32_t count, int32_t size, int32_t threads) {
-    return parts_of(parts_of(count, size), threads) * size;
-}
-
-/* The items of a run: a thread gets a phase in two or three, whichever is fairer. Memory reads long ones best, and who
- * was held up leaves its last to others.
- */
-static int32_t run_size(int32_t count, int32_t threads) {
-    if (count < 2 * threads) return 1;
-    const int32_t two = parts_of(count, 2 * threads), three = parts_of(count, 3 * threads);
-    const int32_t size = most_items(count, two, threads) <= most_items(count, three, threads) ? two : three;
-    return size > 64 ? 64 : size;
-}
-
-/* Report the items in hand as computed and take the next ones; whether there are any. */
-static int next_items(struct worker *w, int32_t count) {
-    struct pool *pool = w->step->engine->pool;
-    if (w->end > w->first) pool_complete(pool, w->phase, w->end - w->first);
-    w->first = pool_take(pool, w->job, w->phase, w->run);
-    if (w->first < 0 || w->first >= count) return w->first = w->end = 0;
-    w->end = w->first + w->run < count ? w->first + w->run : count;
-    return 1;
-}
-
-#define EACH_ITEM_BY(size, item, worker, count)                                                                        \
-    for ((worker)->run = (size); next_items(worker, count);)                                                           \
-        for (int32_t item = (worker)->first; item < (worker)->end; item++)
-
-#define EACH_ITEM(item, worker, count)                                                                                 \
-    EACH_ITEM_BY(run_size(count, pool_size((worker)->step->engine->pool)), item, worker, count)
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000ll + time.tv_nsec;
-}
-
-static void finish_phase(struct worker *w, enum phase phase, int32_t count) {
-    struct step *step = w->step;
-    pool_wait(step->engine->pool, w->job, w->phase++, count);
-    if (w->thread) return;
-    const int64_t time = now();
-    step->engine->nanoseconds[phase] += time - step->clock;
-    step->clock = time;
-}
-
-static void prepare_for(
-    struct activations *x, int64_t row, const struct matrix *a, const struct matrix *b, const struct matrix *c) {
-    const int bfloats = (a->kind == BFLOATS) + (b->kind == BFLOATS) + (c->kind == BFLOATS);
-    prepare_row(x, row, bfloats < 3, bfloats > 0);
-}
-
-/* Whole vectors: rows are zero past their columns. */
-static void normalise(const float *x, const float *weight, int32_t columns, float eps, float *out) {
-    f32x16 squares = splat(0);
-    int32_t i = 0;
-    for (; i + LANES <= columns; i += LANES)
-        squares = multiply_add(load_floats(x + i), load_floats(x + i), squares);
-    float sum = sum_of_lanes(squares);
-    for (int32_t rest = i; rest < columns; rest++) sum += x[rest] * x[rest];
-    const float factor = 1.0f / sqrtf(sum / (float)columns + eps);
-    for (i = 0; i + LANES <= columns; i += LANES)
-        store_floats(out + i, load_floats(x + i) * factor * load_floats(weight + i));
-    for (; i < columns; i++) out[i] = x[i] * factor * weight[i];
-}
+/* ---- items of the phases ---- */
 
 static const struct stretch *stretch_at(const struct step *step, int32_t row) {
     return &step->space->stretches[step->space->stretch_of[row]];
@@ -135,28 +55,6 @@ static void embed(struct step *step, int32_t row) {
         space->cosines[row * half + i] = cosf(angle);
         space->sines[row * half + i] = sinf(angle);
     }
-}
-
-static void normalise_input(struct step *step, int32_t row, const struct layer *layer) {
-    struct workspace *space = step->space;
-    normalise(space->hidden + row * space->hidden_stride, layer->input_norm, step->model->hidden, step->model->eps,
-              space->attention_input.values + (int64_t)row * space->attention_input.stride);
-    prepare_for(&space->attention_input, row, &layer->query, &layer->key, &layer->value);
-}
-
-static void normalise_for_mlp(struct step *step, int32_t row, const struct layer *layer) {
-    struct workspace *space = step->space;
-    normalise(space->hidden + row * space->hidden_stride, layer->mlp_norm, step->model->hidden, step->model->eps,
-              space->mlp_input.values + (int64_t)row * space->mlp_input.stride);
-    prepare_for(&space->mlp_input, row, &layer->gate, &layer->up, &layer->up);
-}
-
-static void normalise_for_head(struct step *step, int32_t index) {
-    struct workspace *space = step->space;
-    const struct model *m = step->model;
-    normalise(space->hidden + index * space->hidden_stride, m->final_norm, m->hidden, m->eps,
-              space->mlp_input.values + (int64_t)index * space->mlp_input.stride);
-    prepare_for(&space->mlp_input, index, &m->head, &m->head, &m->head);
 }
 
 static f32x16 bias_of(const struct matrix *m, int32_t tile) {
@@ -211,7 +109,7 @@ static void project(struct worker *w, const struct layer *layer, int32_t item) {
                                      {space->values, space->key_stride, 0}};
     int i = 0;
     for (; item >= num_pairs(matrices[i]); i++) item -= num_pairs(matrices[i]);
-    multiply_pair(matrices[i], item, &space->attention_input, w->rows, &targets[i], &w->memory.product);
+    multiply_pair(matrices[i], item, &w->inputs->attention, w->rows, &targets[i], &w->memory.product);
 }
 
 /* Element i turns with element i + head_dim / 2. */
@@ -261,11 +159,11 @@ static void place_row(struct step *step, const struct layer *layer, int32_t row)
 }
 
 static void gate_and_up(struct worker *w, const struct layer *layer, int32_t tile) {
-    struct activations *inner = &w->step->space->inner;
+    const struct activations *inner = &w->inputs->inner;
     const int32_t rows = w->rows;
     const f32x16 gate_bias = bias_of(&layer->gate, tile), up_bias = bias_of(&layer->up, tile);
     const struct tile pair[PAIR] = {{&layer->gate, tile}, {&layer->up, tile}};
-    const f32x16 *sums = pair_sums(pair, &w->step->space->mlp_input, rows, &w->memory.product);
+    const f32x16 *sums = pair_sums(pair, &w->inputs->mlp, rows, &w->memory.product);
     for (int32_t row = 0; row < rows; row++) {
         const f32x16 gate = sums[PAIR * row] + gate_bias, up = sums[PAIR * row + 1] + up_bias;
         float *to = inner->values + (int64_t)row * inner->stride + tile * TILE_ROWS;
@@ -289,9 +187,11 @@ static void gather_sampling_rows(struct step *step) {
 
 static void compute_projections(struct worker *w, const struct layer *layer) {
     const int32_t pairs = num_pairs(&layer->query) + num_pairs(&layer->key) + num_pairs(&layer->value);
-    EACH_ITEM(row, w, w->rows) normalise_input(w->step, row, layer);
-    finish_phase(w, NORM, w->rows);
-    EACH_ITEM(pair, w, pairs) project(w, layer, pair);
+    prepare_many(w, prepare_attention, layer);
+    EACH_ITEM(pair, w, pairs) {
+        prepare_few(w, prepare_attention, layer);
+        project(w, layer, pair);
+    }
     finish_phase(w, QKV, pairs);
     EACH_ITEM(row, w, w->rows) place_row(w->step, layer, row);
     finish_phase(w, ROPE, w->rows);
@@ -303,9 +203,9 @@ static void keep_sampling_rows(struct worker *w) {
     if (step->num_sampling == w->rows) return;
     EACH_ITEM(item, w, 1) gather_sampling_rows(step);
     finish_phase(w, ROPE, 1);
-    w->rows = step->num_sampling;
     w->stretches = step->space->sampling_stretches;
     w->num_stretches = step->num_sampling_stretches;
+    take_rows(w, step->num_sampling);
 }
 
 static void compute_attention(struct worker *w, const struct layer *layer) {
@@ -317,11 +217,13 @@ static void compute_attention(struct worker *w, const struct layer *layer) {
     const int32_t share = m->kv_heads / shares, items = w->num_stretches * shares, pairs = num_pairs(&layer->output);
     EACH_ITEM_BY(1, item, w, items)
         attend(m, layer, &w->stretches[item / shares], item % shares * share, share, space->queries,
-               space->query_stride, space->mixed.values, space->mixed.stride, &w->memory.attention);
+               space->query_stride, w->inputs->mixed.values, w->inputs->mixed.stride, &w->memory.attention);
     finish_phase(w, ATTENTION, items);
-    EACH_ITEM(row, w, w->rows) prepare_for(&space->mixed, row, &layer->output, &layer->output, &layer->output);
-    finish_phase(w, NORM, w->rows);
-    EACH_ITEM(pair, w, pairs) multiply_pair(&layer->output, pair, &space->mixed, w->rows, &to, &w->memory.product);
+    prepare_many(w, prepare_mixed, layer);
+    EACH_ITEM(pair, w, pairs) {
+        prepare_few(w, prepare_mixed, layer);
+        multiply_pair(&layer->output, pair, &w->inputs->mixed, w->rows, &to, &w->memory.product);
+    }
     finish_phase(w, OUTPUT, pairs);
 }
 
@@ -329,13 +231,17 @@ static void compute_mlp(struct worker *w, const struct layer *layer) {
     struct workspace *space = w->step->space;
     const int32_t gate_tiles = num_tiles(&layer->gate), pairs = num_pairs(&layer->down);
     const struct target to = {space->hidden, space->hidden_stride, 1};
-    EACH_ITEM(row, w, w->rows) normalise_for_mlp(w->step, row, layer);
-    finish_phase(w, NORM, w->rows);
-    EACH_ITEM(tile, w, gate_tiles) gate_and_up(w, layer, tile);
+    prepare_many(w, prepare_mlp, layer);
+    EACH_ITEM(tile, w, gate_tiles) {
+        prepare_few(w, prepare_mlp, layer);
+        gate_and_up(w, layer, tile);
+    }
     finish_phase(w, GATE_UP, gate_tiles);
-    EACH_ITEM(row, w, w->rows) prepare_for(&space->inner, row, &layer->down, &layer->down, &layer->down);
-    finish_phase(w, NORM, w->rows);
-    EACH_ITEM(pair, w, pairs) multiply_pair(&layer->down, pair, &space->inner, w->rows, &to, &w->memory.product);
+    prepare_many(w, prepare_inner, layer);
+    EACH_ITEM(pair, w, pairs) {
+        prepare_few(w, prepare_inner, layer);
+        multiply_pair(&layer->down, pair, &w->inputs->inner, w->rows, &to, &w->memory.product);
+    }
     finish_phase(w, DOWN, pairs);
 }
 
@@ -344,28 +250,25 @@ static void multiply_head(struct worker *w, int32_t pair) {
     const struct step *step = w->step;
     const struct matrix *head = &step->model->head;
     float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
-    multiply_pair(head, pair, &step->space->mlp_input, w->rows, &(struct target){logits, head->rows, 0},
+    multiply_pair(head, pair, &w->inputs->mlp, w->rows, &(struct target){logits, head->rows, 0},
                   &w->memory.product);
 }
 
 static void compute_logits(struct worker *w) {
     const int32_t pairs = num_pairs(&w->step->model->head);
-    EACH_ITEM(row, w, w->rows) normalise_for_head(w->step, row);
-    finish_phase(w, NORM, w->rows);
-    EACH_ITEM(pair, w, pairs) multiply_head(w, pair);
+    prepare_many(w, prepare_head, NULL);
+    EACH_ITEM(pair, w, pairs) {
+        prepare_few(w, prepare_head, NULL);
+        multiply_head(w, pair);
+    }
     finish_phase(w, HEAD, pairs);
-}
-
-static struct worker start_worker(struct step *step, int32_t thread, uint32_t job) {
-    return (struct worker){.step = step, .memory = memory_of(step->space, step->model, thread), .job = job,
-                           .thread = thread, .rows = step->num_rows, .num_stretches = step->num_stretches,
-                           .stretches = step->space->stretches};
 }
 
 /* PHASES_A_LAYER and PHASES_BESIDE count what happens here. */
 static void compute_slice(void *context, int32_t thread, uint32_t job) {
     struct step *step = context;
-    struct worker worker = start_worker(step, thread, job), *w = &worker;
+    struct worker worker, *w = &worker;
+    start_worker(w, step, thread, job);
     EACH_ITEM(row, w, w->rows) embed(step, row);
     finish_phase(w, EMBED, w->rows);
     for (int32_t i = 0; i < step->model->num_layers; i++) {

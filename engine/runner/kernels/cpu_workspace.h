@@ -8,6 +8,13 @@
 
 struct workspace;
 
+#define FEW_ROWS 8 /* that every thread prepares for itself */
+
+/* The right sides of a layer's products. */
+struct inputs {
+    struct activations attention, mixed, mlp, inner;
+};
+
 /* A batch on its way. It lies in the workspace: threads that were left behind may still look. */
 struct step {
     struct engine *engine;
@@ -23,7 +30,7 @@ struct step {
 struct workspace {
     float *hidden, *queries, *keys, *values, *cosines, *sines;
     int64_t hidden_stride, query_stride, key_stride;
-    struct activations attention_input, mixed, mlp_input, inner;
+    struct inputs inputs;
     char *of_threads; /* what each thread has for itself, `thread_bytes` of it */
     int64_t thread_bytes;
     struct stretch stretches[SLICE_ROWS], sampling_stretches[SLICE_ROWS];
@@ -48,15 +55,24 @@ static struct part carve_part(char **cursor, int64_t size) {
     return part;
 }
 
-static struct activations carve_activations(char **cursor, int32_t columns) {
-    const int64_t stride = whole_groups(columns), size = SLICE_ROWS * stride;
+static struct activations carve_activations(char **cursor, int32_t columns, int32_t rows) {
+    const int64_t stride = whole_groups(columns), size = rows * stride;
     struct activations x = {.stride = (int32_t)stride};
     x.values = carve(cursor, size * sizeof(float));
     x.bfloats = carve(cursor, size * sizeof(uint16_t));
     x.first = carve_part(cursor, size);
     x.second = carve_part(cursor, size);
-    x.with_second = carve(cursor, SLICE_ROWS * num_blocks((int32_t)stride / GROUP) * sizeof(uint32_t));
+    x.with_second = carve(cursor, rows * num_blocks((int32_t)stride / GROUP) * sizeof(uint32_t));
     return x;
+}
+
+static struct inputs carve_inputs(char **cursor, const struct model *m, int32_t rows) {
+    struct inputs inputs;
+    inputs.attention = carve_activations(cursor, m->hidden, rows);
+    inputs.mixed = carve_activations(cursor, m->heads * m->head_dim, rows);
+    inputs.mlp = carve_activations(cursor, m->hidden, rows);
+    inputs.inner = carve_activations(cursor, m->inner, rows);
+    return inputs;
 }
 
 static struct attention_memory carve_attention(char **cursor, const struct model *m) {
@@ -77,15 +93,19 @@ static struct product_memory carve_product(char **cursor) {
     return memory;
 }
 
-/* What a thread has for itself. */
+/* What a thread has for itself; its inputs are of FEW_ROWS rows, and read the values of all threads where these are of
+ * several.
+ */
 struct thread_memory {
     struct attention_memory attention;
     struct product_memory product;
+    struct inputs inputs;
 };
 
 static struct thread_memory carve_thread(char **cursor, const struct model *m) {
     struct thread_memory memory = {.attention = carve_attention(cursor, m)};
     memory.product = carve_product(cursor);
+    memory.inputs = carve_inputs(cursor, m, FEW_ROWS);
     return memory;
 }
 
@@ -101,10 +121,7 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
     space->values = carve(cursor, SLICE_ROWS * space->key_stride * sizeof(float));
     space->cosines = carve(cursor, turned);
     space->sines = carve(cursor, turned);
-    space->attention_input = carve_activations(cursor, m->hidden);
-    space->mixed = carve_activations(cursor, m->heads * m->head_dim);
-    space->mlp_input = carve_activations(cursor, m->hidden);
-    space->inner = carve_activations(cursor, m->inner);
+    space->inputs = carve_inputs(cursor, m, SLICE_ROWS);
     space->of_threads = *cursor;
     carve_thread(cursor, m);
     space->thread_bytes = *cursor - space->of_threads;
@@ -113,7 +130,10 @@ static void lay_out(struct workspace *space, const struct model *m, int32_t thre
 
 static struct thread_memory memory_of(const struct workspace *space, const struct model *m, int32_t thread) {
     char *cursor = space->of_threads + thread * space->thread_bytes;
-    return carve_thread(&cursor, m);
+    struct thread_memory memory = carve_thread(&cursor, m);
+    memory.inputs.mixed.values = space->inputs.mixed.values;
+    memory.inputs.inner.values = space->inputs.inner.values;
+    return memory;
 }
 
 #endif

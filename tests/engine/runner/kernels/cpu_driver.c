@@ -10,7 +10,7 @@
 /* out[rows, m->rows] = x[rows, m->columns] times the matrix, plus its bias. */
 void drive_product(const struct matrix *m, const float *x, int32_t rows, float *out) {
     char *memory = calloc(1, 1 << 26), *cursor = memory + 64 - (uintptr_t)memory % 64;
-    struct activations a = carve_activations(&cursor, m->columns);
+    struct activations a = carve_activations(&cursor, m->columns, SLICE_ROWS);
     const struct product_memory sums = carve_product(&cursor);
     const struct target to = {out, m->rows, 0};
     for (int32_t row = 0; row < rows; row++) {
