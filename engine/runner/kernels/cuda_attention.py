@@ -21,7 +21,7 @@ from engine.runner.kv_shape import KVShape
 from engine.runner.models.decoder_config import Window
 from engine.runner.row_tables import RowTables
 
-HEAD_DIMS, DTYPES, MOST_HEADS = (64, 128), (torch.bfloat16, torch.float16), 16
+HEAD_DIMS, DTYPES, MOST_HEADS = (64, 80, 96, 128), (torch.bfloat16, torch.float16), 16
 _MOST_LATENT, _PIECE = 576, 8  # numbers of a latent vector and its turned key, and how many are loaded at once
 _LATENT_HEADS = 8  # of a block over latent vectors
 _THREADS = 128

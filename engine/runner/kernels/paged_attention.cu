@@ -5,7 +5,7 @@
    then the weighted values, each thread one element of some heads. Sums are kept relative to the largest score so far.
    A second kernel puts the parts together; with one part, the first writes the result itself.
 
-   The compiler is told HEAD_DIM (64 or 128), GROUP (query heads a KV head), and BFLOAT16 (else the numbers are float16).
+   The compiler is told HEAD_DIM (64, 80, 96 or 128), GROUP (query heads a KV head), and BFLOAT16 (else the numbers are float16).
    Both kernels run with THREADS threads. */
 #include "cuda_block.h"
 #include "cuda_tiles.h"
@@ -14,6 +14,7 @@
 #define TILE WARP                      /* tokens; one for each lane when weights are computed */
 #define PIECES (HEAD_DIM / 8)          /* loads of 16 bytes that a head is made of */
 #define HEADS_AT_ONCE (THREADS / HEAD_DIM)
+#define WORKERS (HEADS_AT_ONCE * HEAD_DIM)  /* threads with an element; of 80 or 96 some have none */
 #define SLOTS ((GROUP + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE)
 
 /* One more piece a row, so that the lanes of a warp read from different banks. */
@@ -77,7 +78,7 @@ __device__ inline void add_tile(float *sums) {
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
         int head = threadIdx.x / HEAD_DIM + slot * HEADS_AT_ONCE;
-        if (head >= GROUP) continue;
+        if (head >= GROUP || threadIdx.x >= WORKERS) continue;
         float sum = sums[slot] * rescale[head];
         for (int row = 0; row < TILE; row++)
             sum += weights[head][row] * to_float(tile_values[row][element / 8].number[element % 8]);
@@ -117,7 +118,7 @@ attend_parts(Number *out, const Number *query, int query_stride, const Piece *ke
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
         int head = threadIdx.x / HEAD_DIM + slot * HEADS_AT_ONCE;
-        if (head >= GROUP) continue;
+        if (head >= GROUP || threadIdx.x >= WORKERS) continue;
         long long at = (long long)row * heads + first_head + head;
         if (gridDim.z == 1) {
             out[at * HEAD_DIM + element] = from_float(sums[slot] / total[head]);

@@ -171,7 +171,7 @@ __device__ inline float threshold(Scaled row, const Row &settings) {
     float least = -infinity();
     if (settings.top_k > 0 && settings.top_k < row.vocab) least = bound<Tokens>(row, settings.top_k, least);
     if (settings.top_p < 1.0) {
-        double target = (double)total_weight(row, least) * settings.top_p;
+        double target = fmax((double)total_weight(row, least) * settings.top_p, 1.0);  /* the largest, at least */
         least = bound<Weights>(row, target, least);
     }
     return fmaxf(least, settings.log_min_p);

@@ -112,7 +112,7 @@ def test_a_library_that_does_not_prove_itself_is_named_and_the_kernel_used(
 def test_what_was_asked_for_and_cannot_be_used_is_refused_by_name(on_gpu: Any, shim: Shim) -> None:
     for choice, launcher, shape, message in (
         ("flashinfer", shim, {}, r"--attention flashinfer: flashinfer is not installed.*pip install flashinfer-python"),
-        ("kernel", shim, {"head_dim": 96}, r"--attention kernel: the kernel does not know heads of 96"),
+        ("kernel", shim, {"head_dim": 100}, r"--attention kernel: the kernel does not know heads of 100"),
         ("kernel", None, {}, r"--attention kernel: the GPU kernels cannot be used here"),
     ):
         with pytest.raises(ModelLoadError, match=message):

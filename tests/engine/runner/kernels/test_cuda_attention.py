@@ -75,7 +75,9 @@ def check(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (64, 3), (128, 4), (128, 7), (64, 16)])
+@pytest.mark.parametrize(
+    ("head_dim", "group"), [(64, 1), (64, 3), (128, 4), (128, 7), (64, 16), (80, 4), (96, 1), (96, 5)]
+)
 def test_decodes_of_all_shapes(shim: Shim, head_dim: int, group: int, dtype: torch.dtype) -> None:
     check(shim, items_of([1, 16, 33, 100]), head_dim=head_dim, group=group, dtype=dtype)
 
@@ -150,7 +152,7 @@ def test_a_float32_model_names_what_keeps_it_from_the_kernel() -> None:
     bf16, f32 = torch.bfloat16, torch.float32
     assert why_not(KVShape(1, 2, 128, bf16), 8) is None
     assert why_not(KVShape(1, 2, 128, f32), 8) == "float32"
-    assert why_not(KVShape(1, 2, 96, bf16), 8) == "heads of 96"
+    assert why_not(KVShape(1, 2, 100, bf16), 8) == "heads of 100"
     assert why_not(KVShape(1, 1, 576, bf16, 512), 1) is None
     assert why_not(KVShape(1, 1, 576, f32, 512), 1) == "float32"
     assert why_not(KVShape(1, 1, 1088, bf16, 1024), 1) == "latent vectors of 1024 and 64"

@@ -109,12 +109,12 @@ def assert_same_logprobs(ours: PendingTokens, expected: PendingTokens) -> None:
 
 def test_few_of_many_draws_differ_from_the_tensors_and_only_by_rounding(libraries: Path) -> None:
     require_cpp_compiler()
-    shim, number = Shim(libraries, threads=32), 6000
+    shim, number = Shim(libraries, threads=32), 10_000
     logits = random_logits(1, 700, seed=1).expand(number, -1).contiguous()
     params = [SamplingParams(), SamplingParams(top_p=0.9), SamplingParams(top_k=50, top_p=0.95)]
     rows = [make_sequence([0], params[row % 3], seed=row) for row in range(number)]
     ours, expected = both(shim, logits, rows)
-    assert int((ours.token_ids != expected.token_ids).sum()) <= number // 10_000 + 1
+    assert int((ours.token_ids != expected.token_ids).sum()) <= number // 10_000
     assert len(set(ours.token_ids.tolist())) > 100
 
 
@@ -123,6 +123,15 @@ def test_a_whole_vocabulary_gives_the_same_draws(libraries: Path) -> None:
     rows = sequences(len(SETTINGS), 128_256)
     ours, expected = both(Shim(libraries), random_logits(len(rows), 128_256, seed=3), rows)
     assert ours.token_ids.tolist() == expected.token_ids.tolist()
+
+
+def test_a_nucleus_of_no_weight_at_all_holds_the_most_likely_token(shim: Shim) -> None:
+    """Requests may not ask for it, but rounding could come to it."""
+    params = SamplingParams()
+    msgspec.structs.force_setattr(params, "top_p", 0.0)
+    rows, logits = [make_sequence([0], params, seed=row) for row in range(8)], random_logits(8, 1000, seed=4)
+    ours, expected = both(shim, logits, rows)
+    assert ours.token_ids.tolist() == expected.token_ids.tolist() == logits.argmax(dim=-1).tolist()
 
 
 def test_equal_logits_are_drawn_from_evenly(libraries: Path) -> None:

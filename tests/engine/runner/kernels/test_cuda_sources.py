@@ -31,6 +31,7 @@ SOURCES = [
     paged_attention(128, 4, torch.bfloat16),
     paged_attention(64, 3, torch.float16),
     paged_attention(128, 16, torch.float16),
+    paged_attention(96, 1, torch.bfloat16),
     latent_attention(512, 64, torch.bfloat16),
     latent_attention(512, 64, torch.float16),
     experts(torch.bfloat16),
@@ -83,7 +84,7 @@ def test_the_sampler_and_attention_fit_into_the_registers_of_a_block(tmp_path: P
     if nvcc is None:
         pytest.skip("nvcc is not installed")
     sources = (paged_attention(128, 4, torch.bfloat16), latent_attention(512, 64, torch.bfloat16))
-    for source in (SAMPLE_ROWS, *sources, experts(torch.bfloat16)):
+    for source in (APPLY_BITMASK, SAMPLE_ROWS, *sources, experts(torch.bfloat16)):
         path = tmp_path / source.file_name
         path.write_text(source.text)
         command = [nvcc, "-cubin", "-arch=sm_90", "-Xptxas", "-v", *source.options, str(path), "-o", "/dev/null"]
