@@ -29,7 +29,8 @@ from engine.runner.sampler import Sampler
 from scripts.gpu_check_place import GREEDY, Failed, Place, make_sequence
 
 DECODES, CHUNKS = (1, 17, 500, 4097, 9000), ((0, 300), (2000, 300), (33, 2))  # lengths; first tokens and numbers
-SHAPES_TRIED = ((128, 4, torch.bfloat16), (64, 8, torch.float16), (128, 7, torch.float16))  # heads of, group, dtype
+# Heads of so many numbers, query heads a KV head, numbers.
+SHAPES_TRIED = ((128, 4, torch.bfloat16), (64, 8, torch.float16), (128, 7, torch.float16), (96, 1, torch.bfloat16))
 Shapes = Sequence[tuple[KVShape, int]]
 LATENT_TRIED: Shapes = [(KVShape(1, 1, 576, dtype, 512), 1) for dtype in (torch.bfloat16, torch.float16)]
 VOCAB, ROWS, ROUNDS = 128256, 250, 40  # of the draws that are compared
