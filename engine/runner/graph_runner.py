@@ -2,7 +2,8 @@
 
 A graph fixes shapes and addresses. So there is one for each bucket of batch sizes, 1, 2, 4 … up to the most sequences
 that run; its inputs are buffers that every step fills, and rows that the bucket has too many work on a block of their
-own that belongs to nobody.
+own that belongs to nobody. The draw from its logits is a second graph, see `graph_sampler`: between the two a step
+waits for its masks.
 
     row      0 1 ... n-1 | n ......... bucket-1
              sequences   | token 0, position 0, the spare block
