@@ -68,7 +68,7 @@ class ServerUnderLoad:
         figures = self.metrics()
         return {name: figures[name] for name in AT_REST}
 
-    def leaks(self, before: dict[str, float], limit_s: float = 10.0) -> list[str]:
+    def leaks(self, before: dict[str, float], limit_s: float = 30.0) -> list[str]:
         """What is not as before, although the server had `limit_s` to come to rest."""
         deadline = time.monotonic() + limit_s
         while True:
