@@ -23,8 +23,9 @@ from recipe.encoding.chat_template import ChatTemplateEncoding
 from recipe.markup.output_markup import OutputMarkup, ToolMarkup
 from recipe.prepare import PrepareConfig, PreparedRequest, Preparer
 from recipe.request import ConversionOptions, ModelVersion
+from tests.recipe.chat_conversations import agent_conversation
 from tests.recipe.chat_templates import QWEN, family_tokenizer, tokenizer_json
-from tests.recipe.test_chat_template import agent_conversation, harmless, stretches, texts_for
+from tests.recipe.test_typed_special_tokens import harmless, stretches, texts_for
 
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
