@@ -25,7 +25,7 @@ _POLL_S = 0.002
 _now = time.monotonic
 
 
-class LivedTimeSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class LivedTimeSelector(selectors.DefaultSelector):
     """Knows how much time was `lost` to the machine. While it `leaps`, a loop that would wait goes on at once."""
 
     def __init__(self) -> None:
