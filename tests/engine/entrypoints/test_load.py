@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize(
     "command",
     [
-        ("cuts.py", "--seconds", "15", "--seed", "1"),
-        ("fuzz_server.py", "--seconds", "12", "--seed", "2"),
-        ("soak.py", "--seconds", "15", "--backend", "mock", "--seed", "3"),
+        ("cuts.py", "--seconds", "60", "--seed", "1"),
+        ("fuzz_server.py", "--seconds", "60", "--seed", "2"),
+        ("soak.py", "--seconds", "60", "--backend", "mock", "--seed", "3"),
     ],
     ids=lambda command: command[0],
 )

@@ -12,8 +12,8 @@ from engine.entrypoints.affinity import SMALL_BODY_BYTES
 from scripts.long_conversation import Turn, ask, turns_of
 from tests.engine.entrypoints.conftest import start_program
 
-TURNS = 60
-COMPARED = range(3, TURNS, 14)
+TURNS = 100
+COMPARED = range(3, TURNS, 16)
 """The turns that a server without caches is asked as well: it computes each of them whole."""
 BLOCK_TOKENS = 16
 
