@@ -64,11 +64,15 @@ static f32x16 bias_of(const struct matrix *m, int32_t tile) {
     return bias;
 }
 
+/* So many rows of logits would push everything else out of the caches, and themselves as well. */
+#define STREAMED_ROWS 64
+
 /* Where a product goes: float32 [rows, stride]. */
 struct target {
     float *out;
     int64_t stride;
-    int adds; /* to what is there */
+    int adds;    /* to what is there */
+    int streams; /* past the caches; out and stride are whole lines */
 };
 
 /* out[row, tile] = sums[row, 2] + bias, or that added to what is there. */
@@ -81,9 +85,11 @@ INLINE void store_sums(
         f32x16 before = splat(0);
         if (to->adds) memcpy(&before, at, count * sizeof(float));
         const f32x16 sum = before + (sums[PAIR * row] + bias);
-        if (count == TILE_ROWS) store_floats(at, sum);
+        if (to->streams) stream_floats(at, sum);
+        else if (count == TILE_ROWS) store_floats(at, sum);
         else memcpy(at, &sum, count * sizeof(float));
     }
+    if (to->streams) stream_fence();
 }
 
 static int32_t num_pairs(const struct matrix *m) { return (num_tiles(m) + 1) / PAIR; }
@@ -104,9 +110,9 @@ static void multiply_pair(
 static void project(struct worker *w, const struct layer *layer, int32_t item) {
     struct workspace *space = w->step->space;
     const struct matrix *matrices[] = {&layer->query, &layer->key, &layer->value};
-    const struct target targets[] = {{space->queries, space->query_stride, 0},
-                                     {space->keys, space->key_stride, 0},
-                                     {space->values, space->key_stride, 0}};
+    const struct target targets[] = {{space->queries, space->query_stride, 0, 0},
+                                     {space->keys, space->key_stride, 0, 0},
+                                     {space->values, space->key_stride, 0, 0}};
     int i = 0;
     for (; item >= num_pairs(matrices[i]); i++) item -= num_pairs(matrices[i]);
     multiply_pair(matrices[i], item, &w->inputs->attention, w->rows, &targets[i], &w->memory.product);
@@ -211,7 +217,7 @@ static void keep_sampling_rows(struct worker *w) {
 static void compute_attention(struct worker *w, const struct layer *layer) {
     const struct model *m = w->step->model;
     struct workspace *space = w->step->space;
-    const struct target to = {space->hidden, space->hidden_stride, 1};
+    const struct target to = {space->hidden, space->hidden_stride, 1, 0};
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = w->num_stretches < 4 * pool_size(w->step->engine->pool) ? m->kv_heads : 1;
     const int32_t share = m->kv_heads / shares, items = w->num_stretches * shares, pairs = num_pairs(&layer->output);
@@ -230,7 +236,7 @@ static void compute_attention(struct worker *w, const struct layer *layer) {
 static void compute_mlp(struct worker *w, const struct layer *layer) {
     struct workspace *space = w->step->space;
     const int32_t gate_tiles = num_tiles(&layer->gate), pairs = num_pairs(&layer->down);
-    const struct target to = {space->hidden, space->hidden_stride, 1};
+    const struct target to = {space->hidden, space->hidden_stride, 1, 0};
     prepare_many(w, prepare_mlp, layer);
     EACH_ITEM(tile, w, gate_tiles) {
         prepare_few(w, prepare_mlp, layer);
@@ -250,8 +256,9 @@ static void multiply_head(struct worker *w, int32_t pair) {
     const struct step *step = w->step;
     const struct matrix *head = &step->model->head;
     float *logits = step->batch->logits + (int64_t)step->first_sampling * head->rows;
-    multiply_pair(head, pair, &w->inputs->mlp, w->rows, &(struct target){logits, head->rows, 0},
-                  &w->memory.product);
+    const int whole_lines = (uintptr_t)logits % 64 == 0 && head->rows % TILE_ROWS == 0;
+    const struct target to = {logits, head->rows, 0, w->rows >= STREAMED_ROWS && whole_lines};
+    multiply_pair(head, pair, &w->inputs->mlp, w->rows, &to, &w->memory.product);
 }
 
 static void compute_logits(struct worker *w) {

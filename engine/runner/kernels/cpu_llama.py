@@ -36,6 +36,7 @@ _MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+_LINE_FLOATS = 16  # of a cache line
 _NORMS = {
     "input_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
@@ -78,6 +79,7 @@ class CompiledLlama:
         self.weight_bytes, self.number_format = self._weights.num_bytes, self._weights.number_format
         self._engine: int | None = None
         self._batch = _BatchArrays()
+        self._logits = _LogitRows(self.vocab_size)
 
     def load(self) -> CompiledLlama:
         """Read and pack the weights; raises `ModelLoadError`."""
@@ -121,11 +123,14 @@ class CompiledLlama:
         self._cache, self._block_size = cache, block_size
 
     def forward(self, batch: SchedulerOutput) -> np.ndarray[Any, Any]:
-        """Compute the batch's tokens, write their KV to the cache; float32 logits `[sampling rows, V]`."""
+        """Compute the batch's tokens, write their KV to the cache.
+
+        Returns float32 logits `[sampling rows, V]`, which are good until the next call.
+        """
         if self._engine is None:
             raise RuntimeError("the model is bound to no cache yet")
         arrays = self._batch.fill(batch)
-        logits = np.empty((len(arrays.sampling_rows), self.vocab_size), np.float32)
+        logits = self._logits.rows(len(arrays.sampling_rows))
         with staying_on(self._own_cpu):
             self._library.engine_step(self._engine, ctypes.byref(arrays.struct(logits.ctypes.data)))
         return logits
@@ -157,6 +162,25 @@ class CompiledLlama:
         """The address of a vector, None where the model has none of that name."""
         vector = self._vectors.get(name)
         return None if vector is None else int(vector.ctypes.data)
+
+
+class _LogitRows:
+    """Memory for logits, kept from step to step: fresh memory is zeroed by the system, which takes as long as some layers.
+
+    Rows begin with a cache line, so that storing sixteen logits touches one.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._floats = np.empty(0, np.float32)
+
+    def rows(self, count: int) -> np.ndarray[Any, Any]:
+        """float32 `[count, V]`, the same memory at every call."""
+        size = count * self._vocab_size
+        if len(self._floats) < size:
+            memory = np.empty(size + _LINE_FLOATS, np.float32)
+            self._floats = memory[-(memory.ctypes.data // 4) % _LINE_FLOATS :]
+        return self._floats[:size].reshape(count, self._vocab_size)
 
 
 class _BatchArrays:

@@ -29,6 +29,21 @@ INLINE i32x16 splat_int(int32_t x) { return (i32x16){0} + x; }
 
 INLINE f32x16 load_floats(const float *p) { f32x16 v; memcpy(&v, p, sizeof v); return v; }
 INLINE void store_floats(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
+
+/* A whole line past the caches, for what is not read soon; `p` is 64-byte aligned. Others see it after the fence. */
+INLINE void stream_floats(float *p, f32x16 v) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, (__m512)v);
+#else
+    store_floats(p, v);
+#endif
+}
+INLINE void stream_fence(void) {
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
+}
+
 INLINE u32x16 load_words(const void *p) { u32x16 v; memcpy(&v, p, sizeof v); return v; }
 INLINE u16x16 load_halves(const void *p) { u16x16 v; memcpy(&v, p, sizeof v); return v; }
 

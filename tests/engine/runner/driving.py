@@ -68,7 +68,7 @@ class Driver:
 
     def logits(self, *chunks: tuple[Sequence, int]) -> torch.Tensor:
         """Compute the next n tokens of each sequence; logits of those that are then complete."""
-        return torch.as_tensor(self._launch(chunks).logits)
+        return torch.as_tensor(self._launch(chunks).logits).clone()  # those of the CPU library last one step
 
     def step(self, *chunks: tuple[Sequence, int]) -> list[SampledToken]:
         """As `logits`, but sampled, and the tokens appended."""

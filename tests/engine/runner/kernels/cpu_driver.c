@@ -12,7 +12,7 @@ void drive_product(const struct matrix *m, const float *x, int32_t rows, float *
     char *memory = calloc(1, 1 << 26), *cursor = memory + 64 - (uintptr_t)memory % 64;
     struct activations a = carve_activations(&cursor, m->columns, SLICE_ROWS);
     const struct product_memory sums = carve_product(&cursor);
-    const struct target to = {out, m->rows, 0};
+    const struct target to = {out, m->rows, 0, 0};
     for (int32_t row = 0; row < rows; row++) {
         memcpy(a.values + row * a.stride, x + (int64_t)row * m->columns, m->columns * sizeof(float));
         prepare_for(&a, row, m, m, m);
