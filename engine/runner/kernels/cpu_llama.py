@@ -165,7 +165,7 @@ class CompiledLlama:
 
 
 class _LogitRows:
-    """Memory for logits, kept from step to step: fresh memory is zeroed by the system, which takes as long as some layers.
+    """Memory for logits, kept from step to step: the system zeroes fresh memory, which takes as long as some layers.
 
     Rows begin with a cache line, so that storing sixteen logits touches one.
     """
