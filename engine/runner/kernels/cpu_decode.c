@@ -214,41 +214,42 @@ static void keep_sampling_rows(struct worker *w) {
     take_rows(w, step->num_sampling);
 }
 
+/* Add what `m` makes of `x`, as `prepare` leaves it, to the hidden state. */
+static void add_product(
+    struct worker *w, const struct layer *layer, prepare_function prepare, const struct matrix *m,
+    const struct activations *x, enum phase phase) {
+    const struct workspace *space = w->step->space;
+    const struct target to = {space->hidden, space->hidden_stride, 1, 0};
+    prepare_many(w, prepare, layer);
+    EACH_ITEM(pair, w, num_pairs(m)) {
+        prepare_few(w, prepare, layer);
+        multiply_pair(m, pair, x, w->rows, &to, &w->memory.product);
+    }
+    finish_phase(w, phase, num_pairs(m));
+}
+
 static void compute_attention(struct worker *w, const struct layer *layer) {
     const struct model *m = w->step->model;
-    struct workspace *space = w->step->space;
-    const struct target to = {space->hidden, space->hidden_stride, 1, 0};
+    const struct workspace *space = w->step->space;
     /* With many stretches a thread takes all heads of one: what lies together in the cache is read together. */
     const int32_t shares = w->num_stretches < 4 * pool_size(w->step->engine->pool) ? m->kv_heads : 1;
-    const int32_t share = m->kv_heads / shares, items = w->num_stretches * shares, pairs = num_pairs(&layer->output);
+    const int32_t share = m->kv_heads / shares, items = w->num_stretches * shares;
     EACH_ITEM_BY(1, item, w, items)
         attend(m, layer, &w->stretches[item / shares], item % shares * share, share, space->queries,
                space->query_stride, w->inputs->mixed.values, w->inputs->mixed.stride, &w->memory.attention);
     finish_phase(w, ATTENTION, items);
-    prepare_many(w, prepare_mixed, layer);
-    EACH_ITEM(pair, w, pairs) {
-        prepare_few(w, prepare_mixed, layer);
-        multiply_pair(&layer->output, pair, &w->inputs->mixed, w->rows, &to, &w->memory.product);
-    }
-    finish_phase(w, OUTPUT, pairs);
+    add_product(w, layer, prepare_mixed, &layer->output, &w->inputs->mixed, OUTPUT);
 }
 
 static void compute_mlp(struct worker *w, const struct layer *layer) {
-    struct workspace *space = w->step->space;
-    const int32_t gate_tiles = num_tiles(&layer->gate), pairs = num_pairs(&layer->down);
-    const struct target to = {space->hidden, space->hidden_stride, 1, 0};
+    const int32_t gate_tiles = num_tiles(&layer->gate);
     prepare_many(w, prepare_mlp, layer);
     EACH_ITEM(tile, w, gate_tiles) {
         prepare_few(w, prepare_mlp, layer);
         gate_and_up(w, layer, tile);
     }
     finish_phase(w, GATE_UP, gate_tiles);
-    prepare_many(w, prepare_inner, layer);
-    EACH_ITEM(pair, w, pairs) {
-        prepare_few(w, prepare_inner, layer);
-        multiply_pair(&layer->down, pair, &w->inputs->inner, w->rows, &to, &w->memory.product);
-    }
-    finish_phase(w, DOWN, pairs);
+    add_product(w, layer, prepare_inner, &layer->down, &w->inputs->inner, DOWN);
 }
 
 /* The batch is the caller's: only who has an item in hand may look at it. */
