@@ -45,11 +45,13 @@ class GraphSampler:
         host, self._bitmask = lane.buffers(2 * most_rows, words)
         self._masks = MaskUpload(words, lane, (host, self._bitmask))
         self._has_edits = False  # whether there are any where graphs look for them
+        self._buckets: list[int] = []  # ascending
         self._captured: dict[int, Replay] = {}
 
     @torch.inference_mode()
     def capture(self, graphs: GraphDevice, logits: Mapping[int, torch.Tensor]) -> None:
         """Record a draw from each bucket's `logits`, float32 `[bucket, V]`."""
+        self._buckets = sorted(logits)
         for bucket, rows in logits.items():
             self._write_settings([], bucket, NO_MASK)
             _, self._captured[bucket] = graphs.capture(partial(self._launch, rows))
@@ -60,8 +62,7 @@ class GraphSampler:
         starts, edits = edits_of(items, self._vocab_size)
         if edits is not None and len(edits) > _MOST_EDITS:
             return self._sampler.sample(logits, items, bitmask)
-        buckets = sorted(self._captured)
-        bucket = buckets[bisect_left(buckets, len(items))]
+        bucket = self._buckets[bisect_left(self._buckets, len(items))]
         first_mask = NO_MASK
         if bitmask is not None:
             mask = self._masks.start(checked_mask(bitmask, len(items), self._vocab_size))
